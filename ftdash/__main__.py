@@ -1,6 +1,6 @@
 """The command line of the control plane: `ftdash COMMAND`, `python -m ftdash`, or `manage.py`.
 
-A command's name may be written with `-`, which no Python module has.
+You may write a command's name with `-`, which the name of a Python module cannot contain.
 """
 
 import os
@@ -21,7 +21,7 @@ def main() -> None:
     words = [*sys.argv[:1], *(n.replace("-", "_") for n in name), *sys.argv[2:]]
     try:
         execute_from_command_line(words)
-    except ImproperlyConfigured as trouble:  # a sentence of `ftdash.settings`
+    except ImproperlyConfigured as trouble:  # its message is a sentence of `ftdash.settings`
         print(f"ftdash cannot start. {trouble}", file=sys.stderr)
         sys.exit(2)
 

@@ -1,7 +1,7 @@
-"""A condition for many primary keys that costs one parameter.
+"""A lookup that passes many primary keys as one query parameter.
 
-For `__in` with 500 keys Django prepares, resolves and binds each of them: 2 ms of a page for every
-query that has it, where the database answers in less.
+For `__in` with 500 keys, Django prepares, resolves and binds each key. That costs a page 2 ms for
+every such query, longer than the database takes to answer.
 """
 
 import json
@@ -28,11 +28,11 @@ class Among(Lookup):
 
     def _column(self, compiler: SQLCompiler, connection: Any) -> tuple[str, tuple[Any, ...]]:
         if not self.rhs:
-            raise EmptyResultSet  # Django asks the database nothing then
+            raise EmptyResultSet  # Django then does not query the database
         column, given = self.process_lhs(compiler, connection)
         return column, tuple(given)
 
 
 def among(field: str, keys: Collection[int]) -> Among:
-    """For `filter`: the integer field or the foreign key of that name is one of `keys`."""
+    """Returns a condition for `filter`: the integer field or foreign key is one of `keys`."""
     return Among(F(field), sorted(keys))

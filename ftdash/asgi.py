@@ -3,8 +3,8 @@
 Each has its own database connection. Django's own handler gives every request a new thread, and
 with it a new connection, and switches between thread and event loop for the middleware. That costs
 some 9 ms of processor time for a cached answer; this handler takes 3. All middleware and the view
-run here in one piece. The event loop reads a request whole before its thread begins, and sends the
-answer, so a slow client delays no other.
+run here in one piece. The event loop reads the whole request before its thread begins, and it sends
+the answer, so a slow client does not delay the others.
 """
 
 import gc
@@ -26,7 +26,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from ftdash.jobs.fresh_code import stay
 
 THREADS = 16
-"""A page that waits for a silent server has a thread to itself until that many wait."""
+"""Until this many pages wait for silent servers, each of them has a thread to itself."""
 
 _place: ContextVar[ExitStack] = ContextVar("place")  # of the running request in its thread
 
@@ -40,7 +40,7 @@ class PageHandler(ASGIHandler):
         self._unanswered = dict.fromkeys((ThreadSensitiveContext() for _ in range(THREADS)), 0)
 
     def load_middleware(self, is_async: bool = False) -> None:
-        """Loads it for use in one thread, whatever the server's interface is."""
+        """Loads the middleware for use in one thread, whatever the server's interface is."""
         super().load_middleware(is_async=False)
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
@@ -60,7 +60,7 @@ class PageHandler(ASGIHandler):
 
     @contextmanager
     def _thread(self) -> Iterator[None]:
-        """The thread of the current task, until its end; leaving the context makes it free."""
+        """Assigns a thread to the current task until that ends; leaving the context frees it."""
         context = min(self._unanswered, key=self._unanswered.__getitem__)
         SyncToAsync.thread_sensitive_context.set(context)
         self._unanswered[context] += 1
@@ -78,7 +78,7 @@ class TrustsProxies:
 
     `trusted`: addresses and networks, separated by commas. From others it removes the headers that
     name a person, so that no client can name itself. It looks at the address of the peer, so the
-    server in front must not have replaced that: `uvicorn --no-proxy-headers`.
+    server in front must not replace that address: run `uvicorn --no-proxy-headers`.
     """
 
     def __init__(self, application: Any, trusted: str, naming: Iterable[str]) -> None:
@@ -94,22 +94,22 @@ class TrustsProxies:
         await self._forwarding(scope, receive, send)
 
     def _names_a_person(self, header: bytes) -> bool:
-        """Django takes `_` for `-`."""
+        """Django treats `_` in a header's name as `-`."""
         return header.lower().replace(b"_", b"-") in self._naming
 
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")
 
 YOUNG_OBJECTS_MAX = 10_000
-"""With Python's own 700, making a page of 300 kB runs the garbage collector ten times."""
+"""With Python's default of 700, making a page of 300 kB runs the garbage collector ten times."""
 
 
 def load_pages() -> None:
     """Loads what pages need before the first request, and exempts it from garbage collection.
 
-    Imports no flow: a page asks a process that reads its code as it is by then. What is loaded
-    stays until the process ends; a full collection over it would delay a page by 200 ms. The
-    objects of one page stay below the threshold, so no collection runs.
+    Imports no flow: a page asks a separate process, which reads the flow's code as it is at that
+    time. All loaded objects stay until the process ends; a full collection over them would delay a
+    page by 200 ms. The objects of one page stay below the threshold, so no collection runs.
     """
     import_module("pipelines.points.code_process")  # with Arrow
     stay()

@@ -1,4 +1,4 @@
-"""What Django calls by its name in `settings`: limits on waiting and on uploads, a static file."""
+"""Hooks that Django finds through `settings`: limits on waiting and uploads, and a static file."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from importlib.util import find_spec
@@ -106,7 +106,7 @@ class PlotlyFinder(BaseFinder):
 
 
 def wheel_folder() -> Path:
-    """Finds it without importing plotly, which would take a second."""
+    """Finds the wheel's folder without importing plotly, which would take a second."""
     spec = find_spec("plotly")
     check(spec is not None and spec.origin is not None, "the plotly wheel is installed")
     return Path(str(spec and spec.origin)).parent / "package_data"

@@ -1,4 +1,4 @@
-"""The work of the worker: errands by the name of their task, and rounds that no failure stops.
+"""The worker's work: errands, each named by its task, and rounds that no single failure stops.
 
 A service stores a row and publishes the errand when its transaction commits. It only needs the
 name, so it does not import the code that works on the row. If the broker does not accept a message,
@@ -42,7 +42,7 @@ class Errand(StrEnum):
 
 
 EXPIRES_S = {Errand.DELIVER_ALERTS: settings.ALERT_PERIOD_S}
-"""After that time the next beat does the same."""
+"""After this many seconds, the next beat does the same work."""
 
 
 def publish_on_commit(errand: Errand, *key: int) -> None:
@@ -51,7 +51,7 @@ def publish_on_commit(errand: Errand, *key: int) -> None:
 
 
 def publish(errand: Errand, *key: int, eta: datetime | None = None) -> None:
-    """`eta`: not before that time."""
+    """The worker does not start the errand before `eta`."""
     try:
         current_app.send_task(errand.value, key, eta=eta, expires=EXPIRES_S.get(errand))
     except OperationalError as error:
@@ -59,15 +59,17 @@ def publish(errand: Errand, *key: int, eta: datetime | None = None) -> None:
 
 
 OF_ONE_RUN = (OSError, psutil.Error, Retryable, Rejected, UndecodableEvent, JournalCutShort)
-"""Errors of a disk, a process that is gone, an unreadable journal. An absent database fails for all
-of them alike, and bugs must be seen: both pass through."""
+"""Errors that concern one run: a failing disk, a process that is gone, an unreadable journal.
+
+If the database is absent, all runs fail alike, and bugs must be seen, so both pass through.
+"""
 
 rounds_log = logging.getLogger("ftdash.rounds")
 
 
 @contextmanager
 def isolated(what: str) -> Iterator[None]:
-    """Wraps the work for one of many, in a round that is repeated."""
+    """Wraps the work for one item of a round: logs its failure, so that the round continues."""
     try:
         yield
     except OF_ONE_RUN as error:

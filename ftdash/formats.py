@@ -1,6 +1,6 @@
 """How numbers, durations, sizes and times are written for people. Pure.
 
-Unknown is a value of its own: `None` is written as a dash, never as zero.
+`None` means unknown and is written as a dash, never as zero.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -53,12 +53,12 @@ def age(milliseconds: float | None) -> str:
 
 
 def held_for(seconds: float) -> str:
-    """How long a value has to hold before it counts: `at once`, `for 30.0 s`."""
+    """Formats how long a condition must hold before it counts: `at once`, `for 30.0 s`."""
     return f"for {duration(1000 * seconds)}" if seconds else "at once"
 
 
 def period(length: timedelta) -> str:
-    """`30 days`, `3 h 00 min`: how long something is kept."""
+    """Formats how long something is kept: `30 days`, `3 h 00 min`."""
     return plural(length.days, "day") if length.days else duration(1000 * length.total_seconds())
 
 
@@ -112,7 +112,7 @@ def utc_clock(moment: datetime | None) -> str:
 
 
 def event_time(epoch_ms: int | None) -> str:
-    """A watermark: event time, not wall time, so it is never shown in the viewer's zone."""
+    """Formats a watermark, which is event time, so it is never shown in the viewer's time zone."""
     if epoch_ms is None or epoch_ms < FIRST_EVENT_TIME_MS:
         return UNKNOWN
     if epoch_ms > LAST_EVENT_TIME_MS:
@@ -127,12 +127,12 @@ def plural(number: int | None, singular: str, several: str | None = None) -> str
 
 
 def words(constant: str) -> str:
-    """`NEVER_STARTED` as `Never started`."""
+    """Turns `NEVER_STARTED` into `Never started`."""
     return constant.replace("_", " ").capitalize()
 
 
 def short_path(path: str) -> str:
-    """The last two parts: enough to distinguish points; the title has the whole path."""
+    """Returns the last two parts: enough to distinguish points; the title has the whole path."""
     return "/".join(path.rstrip("/").split("/")[-2:])
 
 

@@ -1,5 +1,7 @@
-"""What commands share: a quick start, the need of an installation, the text of a refusal, and how a
-program takes over.
+"""Base classes and functions that the commands share.
+
+Commands start quickly, require an installation, word a refusal, and hand the process over to a
+program.
 """
 
 import os
@@ -18,14 +20,16 @@ CURE_OF_DATABASE = "Start the server, or correct FTDASH_DATABASE_URL."
 
 
 class QuickCommand(BaseCommand):
-    """Begins without Django's checks, which import every page: two seconds. The tests run them."""
+    """Skips Django's checks, which import every page and take two seconds. The tests run them."""
 
     requires_system_checks: list[str] = []  # noqa: RUF012  # Django's own declaration
 
 
 class InstalledCommand(QuickCommand):
-    """Ends with a sentence and status 2 if nothing is installed, for example if the intended home
-    was not named."""
+    """Ends with a sentence and status 2 if nothing is installed.
+
+    That happens, for example, if FTDASH_HOME does not name the intended home.
+    """
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         check_installed()
@@ -51,21 +55,23 @@ def check_installed() -> None:
 
 
 def first_line(error: Exception) -> str:
-    """As a sentence."""
+    """Returns the first line of the error's text as a sentence."""
     [line, *_] = str(error).strip().splitlines() or [type(error).__name__]
     return line if line.endswith((".", "?")) else f"{line}."
 
 
 def explained(refusal: Rejected) -> str:
-    """The sentence; below it, where in the author's code it comes from."""
+    """Returns the refusal's sentence, followed by the traceback if the author's code is broken."""
     if isinstance(refusal, BrokenCode):
         return f"{refusal}\n\n{refusal.traceback}"
     return str(refusal)
 
 
 def run_program(module: str, options: Sequence[str]) -> NoReturn:
-    """The program takes the place of this process, so that signals reach it: Ctrl-C ends a run in
-    order, and no parent stops waiting and kills it."""
+    """Replaces this process with the program, so that signals reach the program.
+
+    Ctrl-C then ends a run in order, and no parent process stops waiting and kills it.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os.chdir(settings.BASE_DIR)

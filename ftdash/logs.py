@@ -2,8 +2,8 @@
 
 Web server, worker, beat and projector write lines for people by default, and one object of JSON a
 line with FTDASH_LOG_JSON=1 or `ftdash serve NAME --json`. A request keeps the id that the proxy
-sent in `X-Request-ID`, or gets one; the answer has it too. The id goes along with the errands that
-the request gives the worker. Secrets are masked.
+sent in `X-Request-ID`, or gets one; the answer has it too. The errands that the request gives to
+the worker carry the id, too. Secrets are masked.
 """
 
 import json
@@ -26,7 +26,7 @@ from pipelines.domain.texts import masked
 
 HEADER = "X-Request-ID"
 IN_MESSAGES = "ftdash_request"
-"""The header of a Celery message with the id of the request that sent it."""
+"""The header of a Celery message that contains the id of the request that sent the message."""
 
 _VALID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 _request: ContextVar[str] = ContextVar("request", default="")
@@ -34,7 +34,7 @@ requests_log = logging.getLogger("ftdash.requests")
 
 
 class JsonLines(logging.Formatter):
-    """`request` is absent outside of requests; `trace` is that of an exception."""
+    """`request` is absent outside of requests; `trace` is the traceback of an exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         trace = record.exc_text or ""
@@ -55,7 +55,7 @@ class JsonLines(logging.Formatter):
 
 
 def _process_name() -> str:
-    """`web`, `worker`, ...: the first word of the command that says it."""
+    """Returns `web`, `worker`, ...: the first word of the command line that names the process."""
     words = [Path(word).name for word in sys.argv]
     if "uvicorn" in words[0] or "uvicorn" in sys.orig_argv:
         return "web"
@@ -75,7 +75,7 @@ def named_request(
         try:
             with request_span(str(request.method), name) as said:
                 response = get_response(request)
-                match = request.resolver_match  # None: no address of ours
+                match = request.resolver_match  # None: the path matches no route
                 said |= {"route": match.route if match else "", "status": response.status_code}
             facts = {
                 "method": request.method,

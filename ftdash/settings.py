@@ -31,7 +31,7 @@ FILES_DIR = BASE_DIR if IS_CHECKOUT else BASE_DIR / "ftdash" / "files"
 
 
 def default_home() -> Path:
-    """Next to the code of a checkout; otherwise the XDG directory for a user's data."""
+    """Returns the folder `var` of a checkout, otherwise the XDG directory for a user's data."""
     if IS_CHECKOUT:
         return BASE_DIR / "var"
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -46,15 +46,17 @@ MANAGE_COMMAND = [sys.executable, "-m", "ftdash"]
 
 JOBS_ROOT = FTDASH_HOME / "jobs"
 CREDENTIALS_DIRECTORY = "CREDENTIALS_DIRECTORY"
-"""The variable by which systemd names the directory of a service's credentials."""
+"""The variable in which systemd names the directory of a service's credentials."""
 
 
 def secret_of(name: str) -> str:
-    """A secret from the variable `name`, from the file that `name`_FILE names, or from a credential
-    of systemd, called as the variable is, but in small letters and with `-`. Empty: there is none.
+    """Reads a secret from the variable `name`, from a file, or from a systemd credential.
+
+    The variable `name`_FILE names the file. The credential has the name of the variable, in lower
+    case and with `-`. Returns an empty string if there is no secret.
 
     Raises:
-        ImproperlyConfigured: two of them are given, or the file cannot be read or is empty.
+        ImproperlyConfigured: both variables are set, or the file cannot be read or is empty.
     """
     value, file = os.environ.get(name, ""), os.environ.get(f"{name}_FILE", "")
     if value and file:
@@ -100,21 +102,26 @@ SECRET_KEY_IS_GIVEN = bool(secret_of("FTDASH_SECRET_KEY"))
 
 
 def secret_key() -> str:
-    """The one that is given, or one made once and stored where only the owner can read it."""
+    """Returns the given key, or one that is made once and stored for its owner only."""
     if SECRET_KEY_IS_GIVEN:
         return secret_of("FTDASH_SECRET_KEY")
     return made_once("secret_key", get_random_secret_key)
 
 
 def installation_id() -> str:
-    """Made once and stored: it identifies this installation to the targets of pipelines, also after
-    a restart. Its first part is for people."""
+    """Identifies this installation to the targets of pipelines, even after a restart.
+
+    The id is made once and stored. Its first part, the host name, is for people.
+    """
     return made_once("installation_id", lambda: f"{socket.gethostname()}-{secrets.token_hex(4)}")
 
 
 def made_once(name: str, make: Callable[[], str]) -> str:
-    """What the file `name` of the home holds. Of processes that start together, one makes it, and
-    none ever sees a part of it."""
+    """Returns the content of the file `name` in the home, which it makes if the file is missing.
+
+    If several processes start together, one of them makes the file, and none ever sees a part of
+    it.
+    """
     path = FTDASH_HOME / name
     if not path.exists():
         create_if_absent(path, make().encode())
@@ -122,7 +129,7 @@ def made_once(name: str, make: Callable[[], str]) -> str:
 
 
 def names_of(variable: str) -> frozenset[str]:
-    """Names that are separated by commas."""
+    """Returns the names in an environment variable, which separates them by commas."""
     return frozenset(filter(None, map(str.strip, os.environ.get(variable, "").split(","))))
 
 
@@ -234,7 +241,7 @@ SQLITE = {
 
 
 def with_password(variable: str, url: str) -> str:
-    """`url` with the password of `variable`, which is its own secret."""
+    """Returns `url` with the password from `variable`, which is a secret of its own."""
     password = secret_of(variable)
     if not password:
         return url
@@ -250,12 +257,15 @@ def with_password(variable: str, url: str) -> str:
 
 
 def database_at(url: str) -> dict[str, Any]:
-    """PostgreSQL with the settings of sinks: a silent server delays no request for long."""
+    """Returns Django's settings for the database at `url`.
+
+    PostgreSQL gets the timeouts that sinks use, so that a silent server delays no request for long.
+    """
     try:
         parsed = dj_database_url.parse(
             url, conn_max_age=CONNECTION_AGE_MAX_S, conn_health_checks=True
         )
-    except ValueError:  # its text has the address, which may hold a password
+    except ValueError:  # its message contains the address, which may contain a password
         raise ImproperlyConfigured(
             "FTDASH_DATABASE_URL is no address of a database; give one such as"
             " postgresql://ftdash@127.0.0.1:5432/ftdash."
@@ -299,17 +309,20 @@ OIDC_SCOPES = os.environ.get("FTDASH_OIDC_SCOPES", "openid profile email").split
 OIDC_NAME_CLAIM = os.environ.get("FTDASH_OIDC_NAME_CLAIM", "preferred_username")
 OIDC_GROUPS_CLAIM = os.environ.get("FTDASH_OIDC_GROUPS_CLAIM", "groups")
 REMOTE_USER_HEADER = os.environ.get("FTDASH_REMOTE_USER_HEADER", "")
-"""Names who has signed in at a proxy; only the proxies of FTDASH_TRUSTED_PROXIES may send it."""
+"""The header in which a proxy names the person who has signed in.
+
+Only the proxies of FTDASH_TRUSTED_PROXIES may send it.
+"""
 
 REMOTE_GROUPS_HEADER = os.environ.get("FTDASH_REMOTE_GROUPS_HEADER", "")
-"""The groups of that person, separated by commas."""
+"""The header with the groups of that person, separated by commas."""
 
 OPERATOR_GROUPS = names_of("FTDASH_OPERATOR_GROUPS")
 ADMIN_GROUPS = names_of("FTDASH_ADMIN_GROUPS")
 """Groups of the company whose members are operators and admins here."""
 
 SOCIALACCOUNT_ADAPTER = "ftdash.accounts.company.CompanyAdapter"
-SOCIALACCOUNT_LOGIN_ON_GET = True  # a form could not: `form-action` forbids it to lead elsewhere
+SOCIALACCOUNT_LOGIN_ON_GET = True  # `form-action` forbids a form that leads to another site
 ACCOUNT_ADAPTER = "ftdash.accounts.company.PlainAdapter"
 ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
@@ -317,7 +330,7 @@ ACCOUNT_LOGIN_METHODS = {"username"}
 MFA_ADAPTER = "ftdash.accounts.second_factor.FactorAdapter"
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_TOTP_ISSUER = "ftdash"
-MFA_TOTP_TOLERANCE = 1  # steps of 30 s that a telephone's clock may be off
+MFA_TOTP_TOLERANCE = 1  # how many steps of 30 s a telephone's clock may be off
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "login"
@@ -372,7 +385,7 @@ CONTENT_SECURITY_POLICY = {
     }
 }
 FLINK_WEB = os.environ.get("FTDASH_FLINK_WEB", "")
-"""Flink's web page, to serve under /flink/: the folder web/ of flink-dist-2.3.0.jar."""
+"""The folder with Flink's web page, served under /flink/: web/ of flink-dist-2.3.0.jar."""
 
 # Loopback speaks plain http; an installation behind TLS sets FTDASH_TLS=1.
 BEHIND_TLS = os.environ.get("FTDASH_TLS") == "1"
@@ -388,20 +401,27 @@ SESSION_COOKIE_SAMESITE = "Lax"  # strict would sign out a person who follows a 
 CSRF_COOKIE_HTTPONLY = True
 SESSION_COOKIE_AGE = int(timedelta(hours=12).total_seconds())
 SECURE_REFERRER_POLICY = "same-origin"
-# `check --deploy` warns about other hosts of the domain, which are not ours, and TLS, on loopback.
+# `check --deploy` warns about other hosts of the domain, which are not ours, and, on loopback,
+# about TLS.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 if not BEHIND_TLS:
     SILENCED_SYSTEM_CHECKS += [f"security.W0{number}" for number in ("04", "08", "12", "16")]
 TRUSTED_PROXIES = os.environ.get("FTDASH_TRUSTED_PROXIES", "127.0.0.1")
 """Addresses and networks, separated by commas, whose `X-Forwarded-For` and `-Proto` are believed.
-A client's address counts its wrong passwords, so believing everyone would let anyone evade that."""
+
+ftdash counts wrong passwords by client address, so believing every peer would let anyone evade the
+limit.
+"""
 
 CSRF_TRUSTED_ORIGINS = [o for o in os.environ.get("FTDASH_TRUSTED_ORIGINS", "").split(",") if o]
 
 
 def embedded_redis(home: Path) -> str | None:
-    """The address of the Redis that the demonstration in `home` has started, for commands beside
-    it. None: there is none, or this account may not read its configuration."""
+    """Returns the address of the Redis that the demonstration in `home` has started.
+
+    Commands for that home use it. None means that there is none, or that this account may not read
+    its configuration.
+    """
     try:
         lines = (home / "redis" / "redis.conf").read_text().splitlines()
     except (FileNotFoundError, PermissionError):
@@ -430,7 +450,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_connect_timeout": 2,
     "socket_timeout": 10,
     "socket_keepalive": True,
-    # One try, then the page goes on; the worker retries by itself, without end.
+    # One try, then the page continues; the worker itself retries without end.
     "max_retries": 1,
     "interval_start": 0,
 }
@@ -520,7 +540,7 @@ WATCH_SAVEPOINTS = os.environ.get("FTDASH_WATCH_SAVEPOINTS") or str(
 """Directory or `s3://bucket/prefix` for savepoints of watched queries."""
 
 WATCH_VERIFY_DAYS = number_of("FTDASH_WATCH_VERIFY_DAYS", 7)
-"""Each savepoint of a watched query is read again after so many days."""
+"""ftdash reads each savepoint of a watched query again after this many days."""
 
 BASE_URL = os.environ.get("FTDASH_BASE_URL", "")
 """The dashboard's address for people, for links in messages: https://ftdash.example.org."""
@@ -543,12 +563,15 @@ SERVERS_ANSWER_WITHIN_S = 5.0
 """How long a web request waits for the answer of a source or sink before it gives up."""
 
 SILENT_AFTER_S = 8.0
-"""A driver and the projector speak once a second, the worker every two. A process that has not
-spoken for this long is called silent. A shorter bound names processes that a busy machine merely
-keeps waiting for some seconds. Every page shows the age of its data meanwhile."""
+"""A driver and the projector report once a second, the worker every two seconds.
+
+A process that has not reported for this long is called silent. A shorter bound would also name
+processes that a busy machine merely delays for some seconds. Meanwhile, every page shows the age of
+its data.
+"""
 
 CLOCKS_DIFFER_S = 3.0
-"""By more than this, the clocks of two machines differ for a reason."""
+"""If the clocks of two machines differ by more than this, there is a reason for it."""
 
 PROJECTOR_POLL_MS = 300
 SAMPLE_RETENTION_S = 1800
@@ -558,11 +581,13 @@ HISTORY_RETENTION_DAYS = 90
 """Days that failed and discarded checkpoints, events, alerts and labs are kept, by default."""
 
 JOURNAL_RETENTION_DAYS = int(number_of("FTDASH_JOURNAL_RETENTION_DAYS", 30))
-"""Segments of a run's journal that ended longer ago, and have been read, are deleted. The older
-part can then no longer be audited or folded into rows again; the rows stay."""
+"""Segments of a run's journal that ended more days ago, and have been read, are deleted.
+
+The deleted part can no longer be audited or folded into rows again; the rows stay.
+"""
 
 RUN_LOG_BYTES_MAX = 16 << 20
-"""A longer driver.log restarts empty; that much of its end goes to driver.log.1, next to it."""
+"""A longer driver.log is emptied; that much of its end goes to driver.log.1, next to it."""
 
 SAMPLE_RETENTION_RUNS = 10
 """How many of the newest runs of a pipeline keep their samples; those of older ones are deleted."""
@@ -576,7 +601,7 @@ STATE_COMMAND = [sys.executable, "-m", "pipelines.spark.questions", "state"]
 REPARTITION_COMMAND = [sys.executable, "-m", "pipelines.spark.questions", "partitions"]
 DRIVER_COMMAND = [sys.executable, "-m", "pipelines.spark.driver"]
 PACKAGE_BYTES_MAX = 64 << 20
-"""Of a wheel that is uploaded on a page; a command takes larger ones."""
+"""The size limit of a wheel that is uploaded on a page; a command accepts larger ones."""
 
 FILE_UPLOAD_HANDLERS = [
     "ftdash.django_hooks.SizeLimit",
@@ -598,7 +623,7 @@ DRIVER_STARTUP_GRACE_S = 60.0
 """How long a driver that was just started may take until it holds the lease."""
 
 DRIVER_STOP_GRACE_S = 20.0
-"""From the cancel request to the kill."""
+"""The time from the cancel request to the kill."""
 
 CHECKPOINT_LATE_AFTER_S = 60.0
 """A running pipeline without a completed checkpoint for this long needs attention."""

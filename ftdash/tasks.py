@@ -57,14 +57,14 @@ def dispose_of_savepoint(request_key: int) -> None:
 
 @shared_task(ignore_result=True)
 def inspect_point(inspection_key: int) -> None:
-    """Read a recovery point, a second's worth at a time."""
+    """Read a recovery point, for about a second at a time."""
     if comparisons.go_on_inspecting(inspection_key):
         publish(Errand.INSPECT_POINT, inspection_key)
 
 
 @shared_task(ignore_result=True)
 def compare_points(comparison_key: int) -> None:
-    """Compare two recovery points, a second's worth at a time."""
+    """Compare two recovery points, for about a second at a time."""
     if comparisons.go_on_comparing(comparison_key):
         publish(Errand.COMPARE_POINTS, comparison_key)
 
@@ -113,27 +113,27 @@ def evaluate_alerts() -> None:
 
 @shared_task(ignore_result=True)
 def deliver_alerts() -> None:
-    """Send due messages; what takes too long for one task goes on in the next."""
+    """Send due messages; the next task continues what takes too long for one."""
     if alert_delivery.deliver_due():
         publish(Errand.DELIVER_ALERTS)
 
 
 @shared_task(ignore_result=True)
 def look_at_watched_files() -> None:
-    """Look into the directories and event logs of watched queries where that is due."""
+    """Look at the directories and event logs of watched queries that are due."""
     if watched_files.look_at_files():
         look_at_watched_files.delay()
 
 
 @shared_task(ignore_result=True)
 def do_query_work(key: int) -> None:
-    """Start the process of work on a watched query's files."""
+    """Start the process that works on a watched query's files."""
     query_work.start(key)
 
 
 @shared_task(ignore_result=True)
 def look_after_query_work() -> None:
-    """Start what was forgotten, end what died, look after savepoints, and judge incidents."""
+    """Start forgotten query work, end dead work, look after savepoints, and judge incidents."""
     query_work.start_forgotten()
     query_work.end_silent()
     query_savepoints.look_after(timezone.now())
@@ -149,21 +149,21 @@ def look_at_flink_clusters() -> None:
 
 @shared_task(ignore_result=True)
 def look_at_flink(key: int) -> None:
-    """Ask one Flink cluster now, because a person has asked something of it."""
+    """Ask one Flink cluster now, because a person has requested something of it."""
     with isolated(f"The look at the Flink cluster {key}"):
         flink_clusters.look(key)
 
 
 @shared_task(ignore_result=True)
 def prune_history() -> None:
-    """Delete what has reached its age limit; what takes too long goes on in the next task."""
+    """Delete rows that have reached their age limit; the next task does what is left."""
     if pruning.prune():
         prune_history.delay()
 
 
 @shared_task(ignore_result=True)
 def shorten_run_files() -> None:
-    """Delete old or excessive files in the directories of runs, and packages without use."""
+    """Delete old or excessive files in the directories of runs, and unused packages."""
     pruning.shorten_journals()
     pruning.shorten_logs()
     pruning.forget_old_requests()

@@ -1,12 +1,12 @@
 """Traces by OpenTelemetry's SDK and errors by Sentry's, each only if an address is configured.
 
-A span stands for a request to the web server, for a checkpoint, or for a recovery with its phases.
-OpenTelemetry's own variables say where spans go (OTEL_EXPORTER_OTLP_ENDPOINT), as which service,
-and how often one is taken. The projector makes those of checkpoints and recoveries, from the
-journals; it leaves out what happened long ago, so that rows which are built again send nothing
-again. FTDASH_SENTRY_DSN turns error reports on; they hold no request bodies and no names of people.
+Each request to the web server, each checkpoint, and each recovery with its phases is a span.
+OpenTelemetry's own variables say where spans go (OTEL_EXPORTER_OTLP_ENDPOINT), under which service
+name, and how many are sampled. The projector makes the spans of checkpoints and recoveries from the
+journals. It leaves out old events, so that building rows again does not send their spans again.
+FTDASH_SENTRY_DSN turns error reports on; they hold no request bodies and no names of people.
 
-Source: names and attributes as Flink's trace reporters have them (`Checkpoint`,
+Source: names and attributes are those of Flink's trace reporters (`Checkpoint`,
 `JobInitialization`).
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 SENTRY = "FTDASH_SENTRY_DSN"
 OLDEST_MS = 5 * 60_000
-"""Older events make no span: the journal is being folded again."""
+"""Older events make no span: they come from a journal that is being folded again."""
 
 STEPS = tuple(RecoveryPhase)[: tuple(RecoveryPhase).index(RecoveryPhase.RESTORE) + 1]
 _log = logging.getLogger("ftdash.telemetry")
@@ -46,7 +46,7 @@ _log = logging.getLogger("ftdash.telemetry")
 
 @cache
 def tracer() -> "Tracer | None":
-    """None: no endpoint is configured, or the SDK is absent."""
+    """Returns None if no endpoint is configured or the SDK is absent."""
     if not any(os.environ.get(each) for each in ENDPOINTS):
         return None
     try:
@@ -64,7 +64,7 @@ def tracer() -> "Tracer | None":
 
 
 def report_errors() -> bool:
-    """Begins to send this process's errors to Sentry, if an address is given. True: it does."""
+    """Starts to send this process's errors to Sentry. Returns True if it can."""
     address = settings.SENTRY_DSN
     if not address:
         return False
@@ -101,7 +101,10 @@ def _masked(value: Any) -> Any:
 
 @contextmanager
 def request_span(method: str, request_id: str) -> Iterator[dict[str, Any]]:
-    """The caller puts `route` and `status` into what it gets, before the end."""
+    """Traces one request.
+
+    The caller adds `route` and `status` to the yielded dictionary before the context ends.
+    """
     said: dict[str, Any] = {}
     traced = tracer()
     if traced is None:

@@ -21,7 +21,7 @@ def moment_or_none(epoch_ms: int | None) -> datetime | None:
 
 
 def watermark_moment(watermark_ms: int | None) -> datetime | None:
-    """None while event time is unknown, and once it has ended."""
+    """Returns None while event time is unknown, and after it has ended."""
     if watermark_ms is None or not MIN_WATERMARK_MS < watermark_ms < MAX_WATERMARK_MS:
         return None
     return moment(watermark_ms)

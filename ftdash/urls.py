@@ -1,6 +1,6 @@
-"""All addresses of the dashboard, and the page that is shown when no other can be made.
+"""All addresses of the dashboard, and the page that it shows when it can make no other.
 
-Whitenoise serves static files before these.
+Whitenoise serves static files before Django looks at these addresses.
 """
 
 import sys
@@ -31,8 +31,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
 
 
 def handler500(request: HttpRequest) -> HttpResponse:
-    """Django's handler of status 500; called while the exception is handled, above all while the
-    database is away. Reads nothing: neither the database nor the session, which is stored there."""
+    """Django's handler of status 500.
+
+    Django calls it while it handles the exception, above all while the database is away. So it
+    reads neither the database nor the session, which is stored there.
+    """
     del request
     is_database = isinstance(sys.exc_info()[1], (OperationalError, InterfaceError))
     page = render_to_string("out_of_order.html", {"is_database": is_database})

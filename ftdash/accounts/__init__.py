@@ -1,1 +1,1 @@
-"""API tokens: which programs may use the dashboard without a browser, and for what."""
+"""People, API tokens and the audit log: who may use the dashboard, and for what."""

@@ -1,8 +1,8 @@
 """The chain of the audit log: each entry holds the digest of the entry before it. Pure.
 
 A digest covers the entry and the digest before it, so a change to an entry, its removal, or an
-entry put in between breaks the chain at that place. Entries that were cut off at the end, and a
-chain that was computed anew from some place on, are found by a digest that you noted before.
+entry put in between breaks the chain at that place. A digest that you noted before reveals two more
+changes: entries cut off at the end, and a chain that was recomputed from some entry on.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class Entry(Protocol):
 
 
 def digest_after(previous: str, entry: Entry) -> str:
-    """SHA-256, hexadecimal."""
+    """Returns the SHA-256 of the previous digest and the entry, in hexadecimal."""
     written = (entry.who, entry.what, entry.subject, entry.detail, entry.reason, entry.refusal)
     at = entry.at.astimezone(UTC).isoformat(timespec="microseconds")
     return hashlib.sha256(msgspec.json.encode((previous, at, *written))).hexdigest()
@@ -41,12 +41,12 @@ def digest_after(previous: str, entry: Entry) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """`broken`: one sentence about the first entry that does not fit; empty if all do."""
+    """`broken` is one sentence about the first entry that does not fit, or empty if all fit."""
 
     entries: int
     newest: str  # digest of the last entry that fits
     broken: str
-    has_noted: bool  # the digest that was noted before is among those of the entries that fit
+    has_noted: bool  # an entry that fits has the noted digest; True if none was noted
 
 
 def verify(entries: Iterable[Entry], noted: str = "") -> Verified:

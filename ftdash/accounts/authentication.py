@@ -5,19 +5,20 @@
 
 If there is a header, it alone decides: a cookie never makes up for a wrong token. To act, a caller
 must be an administrator (`jobs.operate`) or the bearer of a token of that scope. Only an
-administrator's session may change people and tokens, no token of any scope: otherwise what a stolen
-token had made would keep working after it was revoked.
+administrator's session may change people and tokens. No token may, of any scope: otherwise a person
+or token made with a stolen token would keep working after that token was revoked.
 
-Wrong tokens are counted by address, in memory: the 21st within a minute and later ones get 429.
-They never lock out a right one; otherwise one broken script behind a proxy would stop all others.
-256 random bits need no lock: this only saves the log, and the caller's time.
+This module counts wrong tokens by address, in memory: the 21st within a minute and later ones get
+429. They never lock out a valid token; otherwise one broken script behind a proxy would stop all
+others. 256 random bits need no lock: the limit only spares the log and the caller's time.
 
-A token of the scope `listen` lies in the code of jobs: it reports, and opens nothing else. No other
-token and no session reports, so that every report names a token made for it.
+A token of the scope `listen` is part of a job's code: it reports progress and opens nothing else.
+No other token and no session can report, so every report names a token made for it.
 
-A person who signed in with a one-time password is sent to the page where they choose their own, and
-one who lacks a second factor that is required to the page where they add it. The sign-in notes both
-in the session. A new one-time password, and a new requirement, end sessions, so none is older.
+`FirstSignInMiddleware` sends a person who signed in with a one-time password to the page where they
+choose their own. It sends a person who needs a second factor to the page where they add one. The
+sign-in notes both in the session. A new one-time password or a new requirement ends the sessions,
+so no session is older than either.
 
 A proxy that signs people in names them in a header. `ftdash.asgi` removes the header from requests
 that do not come from a trusted proxy. The session lasts as long as the proxy names the same person
@@ -56,12 +57,12 @@ WINDOW_S = 60
 
 
 def count_failure(address: str) -> bool:
-    """True if there were too many within the window, including this one."""
+    """Counts a wrong token. Returns True if this address has sent too many within the window."""
     key = f"wrong-tokens-{address.replace(':', '_')}"
     cache.add(key, 0, WINDOW_S)
     try:
         count = cache.incr(key)
-    except ValueError:  # the window has ended in between
+    except ValueError:  # the window ended in the meantime
         return False
     if count == 1 or count == FAILURES_MAX + 1:
         log.warning("Wrong API token from %s (%s within a minute).", address, count)
@@ -107,7 +108,7 @@ class Refused(Exception):
 
 
 def caller_of(request: HttpRequest) -> Caller:
-    """Raises Refused if the caller is not known."""
+    """Identifies the caller. Raises Refused if it is unknown, or its token only reports."""
     header = request.headers.get("Authorization")
     if header is not None:
         token = _token_of(request, header)
@@ -134,7 +135,7 @@ def reporter_of(request: HttpRequest) -> Caller:
 
 
 def check_may_act(caller: Caller, request: HttpRequest) -> None:
-    """Raises Refused unless this caller may change something by this request."""
+    """Raises Refused unless this caller may change something with this request."""
     if not caller.may_act:
         raise Refused(403, _NOT_ALLOWED)
     if caller.has_session and _lacks_csrf_token(request):
@@ -168,7 +169,7 @@ def check_may_act_by_get(caller: Caller, request: HttpRequest) -> None:
 
 
 def _token_of(request: HttpRequest, header: str) -> ApiToken:
-    """Raises Refused if it is none of ours, or no longer valid."""
+    """Finds the token in the header. Raises Refused if it is unknown or no longer valid."""
     scheme, _, secret = header.partition(" ")
     digest = digest_of(secret.strip())
     is_valid_still = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
@@ -193,8 +194,8 @@ def _note_use(token: ApiToken) -> None:
 
 
 def _lacks_csrf_token(request: HttpRequest) -> bool:
-    """The middleware exempts API addresses, because it does not know bearer tokens."""
-    _ = request.body  # else the check reads it as a form, and it cannot be read again
+    """Checks here, because the middleware knows no bearer tokens and so exempts API addresses."""
+    _ = request.body  # otherwise the check consumes it as a form, and no one can read it again
     check = _Verdict(_unused)
     check.process_request(request)
     return check.process_view(request, _unused, (), {}) is not None
@@ -217,7 +218,10 @@ _FOR_A_FACTOR = (
 
 
 class FirstSignInMiddleware(MiddlewareMixin):
-    """Runs after the session's. In such a session no other page answers, reading or acting."""
+    """Closes all other pages while a password or second factor is due.
+
+    Runs after the session middleware.
+    """
 
     def process_view(
         self,
@@ -232,7 +236,7 @@ class FirstSignInMiddleware(MiddlewareMixin):
             return None if name in _STAYS_OPEN else redirect("password")
         if second_factor.MUST_ADD in request.session:
             user: Any = request.user
-            second_factor.note_missing(request, user)  # one was added here, or in another session
+            second_factor.note_missing(request, user)  # one may have been added in another session
         if second_factor.MUST_ADD in request.session:
             is_open = name in _STAYS_OPEN or name in _FOR_A_FACTOR
             return None if is_open else redirect("mfa_index")
@@ -240,11 +244,11 @@ class FirstSignInMiddleware(MiddlewareMixin):
 
 
 NAMED_BY_PROXY = "named-by-proxy"
-"""In the session: the name and the groups that the proxy gave when it was opened."""
+"""The session's key for the name and groups that the proxy gave when the session was opened."""
 
 
 class ProxySignInMiddleware(MiddlewareMixin):
-    """Runs after the session's and before the sign-in is required."""
+    """Runs after the session middleware and before the one that requires a sign-in."""
 
     def process_view(
         self,
@@ -263,7 +267,7 @@ class ProxySignInMiddleware(MiddlewareMixin):
         if opened_for is not None:
             logout(request)
         elif request.user.is_authenticated:
-            return None  # by a password of ours
+            return None  # signed in with a local password
         return _sign_in(request, identity, now, view) if identity else None
 
 

@@ -1,19 +1,19 @@
-"""Sign-in by the company: who may enter, and with which role; OpenID Connect by django-allauth.
+"""Company sign-in: who may enter, and with which role; OpenID Connect by django-allauth.
 
 Two doors lead here: OpenID Connect and a header of a trusted proxy (`authentication`).
 Both hand over an `Identity`. The groups decide the role at every sign-in, so that a change in the
-company takes effect here. A person without a group that is configured gets no account.
+company takes effect here. A person without a configured group gets no account.
 
-A local account, one with a password here, is never opened by a company's sign-in of the same name:
-otherwise a person who may choose a name there would become that account's person here.
+A company sign-in never opens a local account (one with a password here) of the same name: otherwise
+a person who may choose a name there could take over that account here.
 
 allauth does discovery, state, PKCE, and the exchange of the code for tokens. It reads the ID token
 straight from the provider's token endpoint, over TLS, and checks its issuer, audience and expiry.
-That is why an issuer has to be reached by https (OpenID Connect Core 3.1.3.7); http is taken on
-loopback only. Claims are read once and not stored.
+That is why the issuer must use https (OpenID Connect Core 3.1.3.7); http is allowed on loopback
+only. Claims are read once and not stored.
 
-Chosen over mozilla-django-oidc because the second factor and the sessions come from allauth too: a
-sign-in takes the same steps, whatever it begins with.
+Chosen over mozilla-django-oidc because allauth also provides the second factor and the sessions:
+every sign-in takes the same steps, however it begins.
 """
 
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ from pipelines.domain.errors import Rejected
 
 
 class Door(StrEnum):
-    """As `SocialAccount.provider` stores it."""
+    """Where a company sign-in comes from; `SocialAccount.provider` stores the value."""
 
     OPENID = "company"
     PROXY = "proxy"
@@ -77,7 +77,7 @@ def role_by_groups(
 
 
 def let_in(identity: Identity) -> User:
-    """The person's account, made at the first sign-in, with the role of today's groups.
+    """Returns the person's account, made at the first sign-in, with the role of their groups now.
 
     Raises Rejected with a sentence for the person. If their groups no longer let them in, their
     open sessions end too.
@@ -121,8 +121,10 @@ def _made(identity: Identity, role: Role) -> User:
 
 
 def _no_group(identity: Identity) -> str:
-    """Names the groups that open ftdash only if there are any: it is no secret to a member of the
-    company, and what a person has to ask for."""
+    """Names the groups that open ftdash, if there are any.
+
+    They are no secret to a member of the company, and the person has to ask for one of them.
+    """
     opening = sorted(settings.OPERATOR_GROUPS | settings.ADMIN_GROUPS)
     if not opening:
         return (
@@ -173,10 +175,10 @@ class Unwell(Exception):
 
 
 def probe() -> None:
-    """Asks the provider whether it is there, knows us, and has our time. Raises Unwell.
+    """Checks that the provider answers, knows this client, and has the same time. Raises Unwell.
 
-    Asks for tokens with a code that never was: a provider that accepts the client's secret
-    complains about the code, and one that does not about the client.
+    Asks for tokens with a code that does not exist. A provider that accepts the client's secret
+    rejects the code; any other provider rejects the client.
     """
     if trouble := configuration_trouble():
         raise Unwell(trouble)
@@ -201,7 +203,7 @@ def _check_clock(date: str | None) -> None:
     try:
         there: datetime = parsedate_to_datetime(date or "")
     except ValueError:
-        return  # it does not say
+        return  # there is no usable date
     apart = abs(timezone.now() - there)
     if apart > CLOCKS_DIFFER_MAX:
         raise Unwell(_clocks(f"{apart.total_seconds():.0f} s"))
@@ -239,7 +241,7 @@ def _clocks(apart: str = "too far") -> str:
 
 
 def sentence_for(error: BaseException | None) -> str:
-    """What went wrong between ftdash and the provider, and the cure. Holds no token or secret."""
+    """Says what went wrong between ftdash and the provider, and the cure; names no secret."""
     match error:
         case requests.HTTPError() | requests.JSONDecodeError() | KeyError() | TypeError():
             return (
@@ -271,7 +273,7 @@ def refusal(request: HttpRequest, sentence: str) -> HttpResponse:
 
 
 class PlainAdapter(DefaultAccountAdapter):  # type: ignore[misc]
-    """allauth without its own texts and its sign-up: people are invited, or come by `company`."""
+    """allauth without its own texts and sign-up: people are invited, or come from the company."""
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return False
@@ -284,7 +286,7 @@ class CompanyAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
     def list_apps(
         self, request: HttpRequest, provider: str | None = None, client_id: str | None = None
     ) -> list[SocialApp]:
-        """The one of the environment; rows of allauth's table are not looked at."""
+        """Returns the one app that the environment configures; ignores rows of allauth's table."""
         if not is_configured() or provider not in (None, PROVIDER, "openid_connect"):
             return []
         return [
@@ -303,10 +305,10 @@ class CompanyAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
         ]
 
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
-        """Ends the sign-in unless `company` lets this person in.
+        """Ends the sign-in unless `let_in` accepts this person.
 
-        Only signs in: an open session is never connected to an account of the company, as a link
-        from elsewhere could ask for it.
+        Only signs in: it never connects an open session to a company account, because a link from
+        another site could ask for that.
         """
         claims, sociallogin.account.extra_data = sociallogin.account.extra_data, {}
         if sociallogin.state.get("process") != AuthProcess.LOGIN:
@@ -329,7 +331,7 @@ class CompanyAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
 
 
 def identity_of(claims: dict[str, Any]) -> Identity:
-    """From the claims of the ID token, and of the userinfo endpoint, which count first."""
+    """Reads the claims of the ID token and of the userinfo endpoint; the latter take precedence."""
     merged = {**claims.get("id_token", {}), **claims.get("userinfo", {})}
     name, groups = merged.get(settings.OIDC_NAME_CLAIM), merged.get(settings.OIDC_GROUPS_CLAIM, [])
     if not isinstance(name, str) or not name:

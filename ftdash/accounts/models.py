@@ -23,7 +23,7 @@ class ApiToken(models.Model):
     scope = models.CharField(max_length=10, choices=TokenScope.choices)
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField()
-    expires_at = models.DateTimeField(null=True)  # from then on it is invalid; null: never
+    expires_at = models.DateTimeField(null=True)  # the token is invalid from then on; null: never
     last_used_at = models.DateTimeField(null=True)  # to the minute
     revoked_by = models.CharField(max_length=150, default="")
     revoked_at = models.DateTimeField(null=True)
@@ -36,7 +36,7 @@ class ApiToken(models.Model):
 
 
 class OneTimePassword(models.Model):
-    """While it exists, an admin has given its person a password, and the person must choose one."""
+    """While it exists, its person has a password from an admin and must choose their own."""
 
     user = models.OneToOneField(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="one_time_password"
@@ -57,7 +57,7 @@ class RequiredFactor(models.Model):
 
 
 class SavedView(models.Model):
-    """Choices on the page of all pipelines to which a person has given a name."""
+    """Choices on the page of all pipelines, saved by a person under a name."""
 
     NAME_LENGTH_MAX = 60
     QUERY_LENGTH_MAX = 1_000
@@ -66,7 +66,7 @@ class SavedView(models.Model):
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="saved_views"
     )
     name = models.CharField(max_length=NAME_LENGTH_MAX)
-    query = models.CharField(max_length=QUERY_LENGTH_MAX)  # as the address has it
+    query = models.CharField(max_length=QUERY_LENGTH_MAX)  # as in the page's address
     is_default = models.BooleanField(default=False)  # the page begins with it
 
     class Meta:
@@ -97,9 +97,9 @@ class SentForm(models.Model):
 class AdminAction(models.Model):
     """A change to something other than a pipeline, or its refusal: who, when, why.
 
-    Rows are only ever added, each with the digest of the row before it (`audit_chain`). Triggers of
-    the database refuse to update and delete them; on SQLite a migration that makes the table again
-    has to make the triggers again.
+    Rows are only ever added, each with the digest of the row before it (`audit_chain`). Database
+    triggers refuse to update or delete them. On SQLite, a migration that recreates the table must
+    also recreate the triggers.
     """
 
     SUBJECT_LENGTH_MAX = 200
@@ -110,8 +110,8 @@ class AdminAction(models.Model):
     subject = models.CharField(max_length=SUBJECT_LENGTH_MAX)  # "person olaf", "token ci", ...
     detail = models.TextField(default="")
     reason = models.TextField()
-    refusal = models.TextField(default="")  # why it was refused; empty: it was done
-    previous = models.CharField(max_length=64, default="")  # digest of the row before; "" at first
+    refusal = models.TextField(default="")  # why it was refused; empty if it was done
+    previous = models.CharField(max_length=64, default="")  # digest of the row before; "" if none
     digest = models.CharField(max_length=64, default="")  # of this row and `previous`
 
     class Meta:

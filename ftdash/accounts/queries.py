@@ -39,7 +39,7 @@ class PersonView:
     name: str
     role: Role
     is_active: bool
-    must_choose_password: bool  # has not yet signed in with the one-time password
+    must_choose_password: bool  # has not yet replaced the one-time password
     is_of_company: bool  # signs in there, and has the role of the groups there
     invited_at: datetime
     last_signed_in_at: datetime | None  # None: never
@@ -56,7 +56,7 @@ class AdminActionView:
     subject: str
     detail: str
     reason: str
-    refusal: str = ""  # empty: it was done
+    refusal: str = ""  # empty if it was done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +68,14 @@ class SessionView:
     opened_at: datetime
     address: str
     browser: str  # as it calls itself
-    is_this: bool  # the one that asks
+    is_this: bool  # the session of this request
 
 
 def sessions(person: str | None = None, this: str | None = None) -> list[SessionView]:
-    """Open ones, newest first; of one person, or of all. `this`: the key of the asking session."""
+    """Returns the open sessions of one person or of all, newest first.
+
+    `this` is the key of the session that asks.
+    """
     alive = Session.objects.filter(expire_date__gt=timezone.now()).values("session_key")
     rows = UserSession.objects.filter(session_key__in=alive).select_related("user")
     if person is not None:
@@ -91,7 +94,7 @@ def sessions(person: str | None = None, this: str | None = None) -> list[Session
 
 
 def tokens() -> list[TokenView]:
-    """By name, including revoked ones."""
+    """Returns the tokens by name, including revoked ones."""
     now = timezone.now()
     return [
         msgspec.convert(
@@ -103,7 +106,7 @@ def tokens() -> list[TokenView]:
 
 
 def people() -> list[PersonView]:
-    """By name, deactivated ones last."""
+    """Returns the people by name, deactivated ones last."""
     admins = set(with_role_admin(is_active=None).values_list("pk", flat=True))
     of_company = set(SocialAccount.objects.values_list("user_id", flat=True))
     waiting = set(OneTimePassword.objects.values_list("user_id", flat=True))
@@ -130,7 +133,7 @@ def token(name: str) -> TokenView | None:
 
 
 def verify_log(noted: str = "") -> audit_chain.Verified:
-    """Reads the whole log, a part at a time. `noted`: a digest that an earlier call gave."""
+    """Verifies the whole log, a part at a time. `noted` is a digest from an earlier call."""
     return audit_chain.verify(AdminAction.objects.order_by("pk").iterator(), noted)
 
 
@@ -144,7 +147,7 @@ def admin_actions(limit: int = 50) -> list[AdminActionView]:
 
 @dataclass(frozen=True, slots=True)
 class ViewOfFleet:
-    """What a person has saved of the page of all pipelines."""
+    """A person's saved view of the page of all pipelines."""
 
     key: int
     name: str
@@ -153,6 +156,6 @@ class ViewOfFleet:
 
 
 def saved_views(person: str) -> list[ViewOfFleet]:
-    """By name."""
+    """Returns the person's saved views by name."""
     rows = SavedView.objects.filter(user__username=person)
     return [ViewOfFleet(row.pk, row.name, row.query, row.is_default) for row in rows]

@@ -56,7 +56,7 @@ def factors_of(user: User) -> list[FactorView]:
 
 
 def people_with_one() -> set[str]:
-    """Their names."""
+    """Returns the names of the people who have a second factor."""
     rows = Authenticator.objects.filter(type__in=FACTORS)
     return set(rows.values_list("user__username", flat=True))
 
@@ -66,12 +66,12 @@ def is_required() -> bool:
 
 
 def is_missing(user: User) -> bool:
-    """Whether this person has to add one before anything else."""
+    """Returns True if this person must add a second factor before anything else."""
     return is_required() and not is_of_company(user) and not factors_of(user)
 
 
 def require(*, requester: str, reason: str) -> None:
-    """From now on every local account needs one.
+    """Requires a second factor of every local account from now on.
 
     Ends the sessions of people who have none. Raises Rejected for an admin without one: they would
     sign themselves out.
@@ -95,8 +95,10 @@ def require_no_more(*, requester: str, reason: str) -> None:
 
 
 def reset(*, name: str, requester: str, reason: str) -> None:
-    """For a person who has lost theirs: removes all of them, with the recovery codes, and signs the
-    person out. The password alone lets them in again."""
+    """Removes all factors and recovery codes of a person who lost theirs, and signs them out.
+
+    The password alone then lets them in again.
+    """
     reason = check_reason(reason)
     with logged(requester, "reset the second factor of", name, reason):
         user = User.objects.filter(username=name).first()
@@ -112,13 +114,13 @@ def _without_one() -> Iterable[User]:
 
 
 MUST_ADD = "must-add-factor"
-"""In the session of a person who has to add one before anything else."""
+"""The session's key that marks a person who must add a second factor before anything else."""
 
 
 def note_change(
     *, signal: Any, request: HttpRequest, user: User, authenticator: Authenticator, **_: Any
 ) -> None:
-    """In the session, so that other pages open or close, and in the log."""
+    """Notes the change in the session, so that other pages open or close, and in the log."""
     if authenticator.type not in FACTORS:
         return
     name = user.get_username()

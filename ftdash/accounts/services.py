@@ -1,13 +1,13 @@
-"""The only writers of people, API tokens, saved views, and the log of changes beside pipelines.
+"""The only writers of people, API tokens, saved views, and the log of changes outside pipelines.
 
 A role is the permission `jobs.operate` or its absence. There is always an admin who can sign in
-with a password of their own; changes that would end that are refused. The secrets of tokens are
-random and shown once. A revoked token's row and name stay, so that its name in the log never means
-another one. Actions on pipelines are logged by their requests.
+with a password of their own; this module refuses changes that would end that. The secrets of tokens
+are random and shown once. A revoked token's row and name stay, so that its name in the log never
+means another token. Requests log the actions on pipelines.
 
 A form whose answer contains a secret counts once: sent again, by a reload or a second click, it
 would make another secret and void the one just handed over. Each form carries a signed mark. Used
-marks are rows, so if two copies arrive at the same moment, one counts.
+marks are rows, so if two copies arrive at the same moment, only one counts.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def record(*, who: str, what: str, subject: str, reason: str, detail: str = "") 
 
 
 def record_refusal(*, who: str, what: str, subject: str, reason: str, refusal: str) -> None:
-    """`what` begins with "tried to". The subject is what a person wrote, at any length."""
+    """`what` begins with "tried to". The subject is a person's own text; a long one is cut."""
     kept = subject[: AdminAction.SUBJECT_LENGTH_MAX]
     _append(AdminAction(who=who, what=what, subject=kept, reason=reason, refusal=refusal))
 
@@ -72,7 +72,7 @@ def one_at_a_time() -> Iterator[None]:
 
 
 PREFIX = "ftd_"
-"""Shows what it is to a reader of a leaked file, and to a scanner for secrets."""
+"""Shows a reader of a leaked file, or a scanner for secrets, that this is a token of ftdash."""
 
 SECRET_BYTES = 32
 _TOKEN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
@@ -80,7 +80,7 @@ _TOKEN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """`secret` is known only here and now."""
+    """`secret` is available only here: the database stores only its digest."""
 
     name: str
     scope: TokenScope
@@ -95,7 +95,7 @@ def create_token(
     reason: str,
     expires_at: datetime | None = None,
 ) -> NewToken:
-    """Raises Rejected if the name cannot be used or is taken, or the token would be useless."""
+    """Raises Rejected if the name cannot be used or is taken, or the expiry is in the past."""
     reason = check_reason(reason)
     if not _TOKEN_NAME.fullmatch(name):
         raise Rejected(
@@ -125,7 +125,7 @@ def create_token(
 
 
 def revoke_token(*, name: str, revoked_by: str, reason: str) -> None:
-    """The token is invalid from now on. Raises Rejected if no such token is in use."""
+    """Makes the token invalid from now on. Raises Rejected if no such token is in use."""
     reason = check_reason(reason)
     in_use = ApiToken.objects.filter(revoked_at=None)
     with transaction.atomic():
@@ -167,15 +167,17 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewPassword:
-    """`password` is known only here and now; its person must change it at first use. Empty for an
-    account of the company, which has none here."""
+    """`password` is shown only here and now, and its person must change it at first use.
+
+    It is empty for a company account, which has no password here.
+    """
 
     name: str
     password: str
 
 
 def with_role_admin(*, is_active: bool | None = True) -> QuerySet[User]:
-    """`is_active` None: deactivated ones too."""
+    """Selects the admins. `is_active` None includes deactivated ones."""
     return User.objects.with_perm(
         "jobs.operate",
         is_active=is_active,  # type: ignore[arg-type]  # None is documented
@@ -199,7 +201,7 @@ def invite(*, name: str, role: Role, requester: str, reason: str) -> NewPassword
 
 
 def check_person_name(name: str) -> None:
-    """Raises Rejected."""
+    """Raises Rejected if the name cannot be used."""
     if not _PERSON_NAME.fullmatch(name):
         raise Rejected(
             f"The name {name!r} cannot be used; take up to 80 letters, digits and '@.+_-', and"
@@ -220,7 +222,7 @@ def change_role(*, name: str, role: Role, requester: str, reason: str) -> None:
 
 
 def deactivate(*, name: str, requester: str, reason: str) -> None:
-    """Ends access at once, sessions included; what they did stays in the log, with their name."""
+    """Ends access and sessions at once; the person's actions stay in the log, with their name."""
     reason = check_reason(reason)
     with logged(requester, "deactivated", name, reason):
         user = _person(name)
@@ -246,7 +248,7 @@ def reactivate(*, name: str, requester: str, reason: str) -> NewPassword:
 
 
 def reset_password(*, name: str, requester: str, reason: str) -> NewPassword:
-    """Ends their sessions. Raises Rejected for the last admin, whom it would lock out."""
+    """Ends the person's sessions. Raises Rejected for the last admin, whom it would lock out."""
     reason = check_reason(reason)
     with logged(requester, "gave a new one-time password to", name, reason):
         user = _local_person(name, "password")
@@ -256,19 +258,19 @@ def reset_password(*, name: str, requester: str, reason: str) -> NewPassword:
 
 
 def note_own_password(user: User, session_key: str | None) -> None:
-    """Notes that they have chosen a password themselves; only the session given stays open."""
+    """Notes that the user chose a password of their own; only the given session stays open."""
     with logged(user.get_username(), "changed the password of", user.get_username(), "their own"):
         OneTimePassword.objects.filter(user=user).delete()
         end_sessions(user, but=session_key)
 
 
 def is_of_company(user: User) -> bool:
-    """Such a person has no password here, and the role of their groups in the company."""
+    """Returns True if the company signs this user in: no password here, and a role by groups."""
     return bool(SocialAccount.objects.filter(user=user).exists())
 
 
 def end_sessions(user: User, *, but: str | None = None) -> int:
-    """Signs them out everywhere but in the session with the key `but`. Says how many have ended."""
+    """Ends the user's sessions except the one with the key `but`. Returns how many it ended."""
     ending = list(UserSession.objects.filter(user=user).exclude(session_key=but))
     for session in ending:
         session.end()
@@ -276,7 +278,7 @@ def end_sessions(user: User, *, but: str | None = None) -> int:
 
 
 def end_session(*, name: str, key: int, requester: str, reason: str) -> None:
-    """Signs a person out of one browser. `key` as `queries.sessions` gives it."""
+    """Signs a person out of one browser. `key` comes from `queries.sessions`."""
     reason = check_reason(reason)
     session = UserSession.objects.filter(pk=key, user__username=name).first()
     if session is None:
@@ -292,7 +294,7 @@ def role_of(user: User) -> Role:
 
 @contextmanager
 def logged(who: str, what: str, name: str, reason: str, detail: str = "") -> Iterator[None]:
-    """Serializes changes of people: if two admins demote each other, one remains."""
+    """Serializes and logs changes to people: if two admins demote each other, one stays admin."""
     with one_at_a_time():
         yield
         record(who=who, what=what, subject=f"person {name}", reason=reason, detail=detail)
@@ -313,8 +315,10 @@ def _local_person(name: str, what: str) -> User:
 
 
 def _check_another_admin(user: User) -> None:
-    """Only local accounts count, so that an admin can sign in while the company's sign-in is away,
-    and only those of people who have replaced their one-time password."""
+    """Raises Rejected for the last admin with a local account and a password of their own.
+
+    Only local accounts count, so that an admin can sign in while the company's sign-in is down.
+    """
     settled = with_role_admin().filter(one_time_password=None, socialaccount=None)
     if settled.filter(pk=user.pk).exists() and not settled.exclude(pk=user.pk).exists():
         raise Rejected(
@@ -384,9 +388,9 @@ VIEWS_MAX = 30
 
 
 def save_view(person: str, name: str, query: str, *, is_default: bool) -> None:
-    """Keeps the choices under that name; replaces what the person has kept under it before.
+    """Saves the choices under that name, and replaces a view that the person saved under it before.
 
-    Raises Rejected: the person has too many, or a text is too long.
+    Raises Rejected if the person has too many views, or a text is too long.
     """
     user, name = _person(person), _name_of_view(name)
     if len(query) > SavedView.QUERY_LENGTH_MAX:
@@ -402,7 +406,7 @@ def save_view(person: str, name: str, query: str, *, is_default: bool) -> None:
 
 
 def change_view(person: str, key: int, name: str, *, is_default: bool) -> None:
-    """Raises Rejected: the person has no such view, or another one of that name."""
+    """Raises Rejected if the person has no such view, or has another view of that name."""
     name = _name_of_view(name)
     with transaction.atomic():
         own = SavedView.objects.select_for_update().filter(user=_person(person))
@@ -417,7 +421,7 @@ def change_view(person: str, key: int, name: str, *, is_default: bool) -> None:
 
 
 def delete_view(person: str, key: int) -> None:
-    """Of another person's view nothing is deleted."""
+    """Deletes the view, unless it belongs to another person."""
     SavedView.objects.filter(user=_person(person), pk=key).delete()
 
 

@@ -1,20 +1,22 @@
-"""Sends the messages of alerts by webhook or mail until they are accepted, or tries run out.
+"""Sends the messages of alerts by webhook or mail until receivers accept them or tries run out.
 
-Rows keep the tries. A message is sent at least once: if a worker dies after the receiver accepted
-it, it is sent again, under the same id. A channel gets the messages of one alert in order: no end
-before its beginning. One worker sends at a time, so that a hanging receiver cannot hold all of
-them: it holds one row, renewed before each message, which is free `LASTS` after its worker died.
-After a failure, all messages to that receiver wait for a while. All channels get the same words.
+Rows keep the tries. A message is sent at least once: if a worker dies after the receiver accepted a
+message, another try sends it again under the same id. A channel gets the messages of one alert in
+order: never the end before the beginning. One worker sends at a time, so that a hanging receiver
+cannot hold up all workers. The worker holds one row and renews it before each message; the row is
+free again `LASTS` after its worker died. After a failure, all messages to that receiver wait for a
+while. All channels get the same text.
 
-Webhooks need https and a public address: an admin must not reach through the dashboard what only
-its machine can reach (the cloud's metadata service, databases, Redis). If the installation allows
-private ones (FTDASH_WEBHOOK_PRIVATE=1), http on loopback is allowed too. The name is looked up once
-per message and every address it has is checked; the connection goes to one of those. An answer of
-200 to 299 accepts the message; all others, redirects too, leave it for another try.
+Webhooks need https and a public address: through the dashboard, an admin must not reach services
+that only its server can reach (the cloud's metadata service, databases, Redis). If the
+installation allows private addresses (FTDASH_WEBHOOK_PRIVATE=1), http on loopback is allowed too.
+The sender looks the name up once per message, checks every address it has, and connects to one of
+those. A status of 200 to 299 accepts the message; any other, redirects included, leaves it for
+another try.
 
 A webhook's key is derived from the installation's secret key and the channel's salt and is shown
 once. The database holds no key, so reading it does not enable anyone to sign. Source: Stripe's
-webhooks: the time is signed with the body, so that an old message cannot be sent again.
+webhooks, which sign the time with the body, so that an old message cannot be sent again.
 """
 
 import hashlib
@@ -80,7 +82,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     rule: str | None = None
     pipeline: str | None = None
     query: str | None = None  # a watched query that has an incident
-    flink_cluster: str | None = None  # a watched cluster that has one, or whose job has
+    flink_cluster: str | None = None  # a watched cluster with an incident, or with one of its jobs
     flink_job: str | None = None  # its id in Flink
     watched: str | None = None  # models.Watched
     unit: str | None = None
@@ -163,7 +165,7 @@ def _message_of_watched(delivery: Delivery, incident: WatchedIncident) -> Messag
 def sentence_of(
     watched: Watched, value: float, fire_above: float, newest: float | None = None
 ) -> str:
-    """`value`: when it fired; `newest`: as it is now, if that is known."""
+    """`value` is the value when it fired; `newest` is the value now, or None if unknown."""
     bound, found = written(watched, fire_above), written(watched, value)
     now = None if newest is None else written(watched, newest)
     if now not in (None, found):
@@ -217,7 +219,7 @@ class Target:
 
 
 def parse(text: str) -> httpx.URL:
-    """Raises Rejected if the text is not the address of a webhook, wherever it leads."""
+    """Raises Rejected if the text is no address of a webhook. Does not check where it leads."""
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:
@@ -257,7 +259,7 @@ def check_address(url: httpx.URL, address: Address, *, allows_private: bool) -> 
 
 
 def _unwrapped(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, if it does."""
+    """Returns the IPv4 address embedded in an IPv6 address, or else the address itself."""
     if isinstance(address, IPv6Address):
         if address in NAT64:
             return IPv4Address(int(address) & 0xFFFFFFFF)
@@ -270,7 +272,7 @@ _PURPOSE = "ftdash.alerts.delivery"
 
 
 def key_of(salt: str) -> str:
-    """Hexadecimal; its ASCII bytes are the key."""
+    """Returns hexadecimal text; its ASCII bytes are the signing key."""
     return salted_hmac(_PURPOSE, salt, algorithm="sha256").hexdigest()
 
 
@@ -285,7 +287,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def post_message(channel: Channel, message: Message) -> None:
-    """Raises httpx.HTTPError, OSError or Rejected if it was not accepted."""
+    """Raises httpx.HTTPError, OSError or Rejected if the receiver did not accept the message."""
     target = resolve(channel.address, allows_private=settings.WEBHOOK_PRIVATE)
     body = _encoder.encode(message)
     headers = {
@@ -294,7 +296,7 @@ def post_message(channel: Channel, message: Message) -> None:
         "User-Agent": "ftdash",
         SIGNATURE_HEADER: signature(key_of(channel.key_salt), int(time.time()), body),
     }
-    # Ignores proxies of the environment: one would look the name up again, and might reach more.
+    # Ignores the environment's proxies: a proxy would look the name up again and might reach more.
     with httpx.Client(trust_env=False, follow_redirects=False, timeout=TIMEOUT_S) as client:
         request = client.build_request("POST", target.url, content=body, headers=headers)
         request.extensions["sni_hostname"] = target.host
@@ -317,7 +319,7 @@ class Turn:
         self._mine = SendingTurn.objects.filter(pk=_KEY, holder=holder)
 
     def try_keep(self, now: datetime) -> bool:
-        """Renews the turn from `now` on. False: another worker has it by now."""
+        """Renews the turn from `now` on. Returns False if another worker has taken it."""
         return bool(self._mine.update(until=now + LASTS))
 
     def end(self, now: datetime) -> None:
@@ -325,7 +327,7 @@ class Turn:
 
 
 def take_turn(now: datetime) -> Turn | None:
-    """None while another worker sends. A clock that was set back makes no worker wait."""
+    """Returns None while another worker sends. A clock that was set back makes no worker wait."""
     SendingTurn.objects.get_or_create(pk=_KEY, defaults={"until": datetime.fromtimestamp(0, UTC)})
     until, holder = now + LASTS, secrets.token_hex(16)
     free = SendingTurn.objects.filter(Q(until__lte=now) | Q(until__gt=until), pk=_KEY)
@@ -336,7 +338,7 @@ ADDRESSES_MAX = 20
 
 
 def addresses(text: str) -> list[str]:
-    """The addresses in a list separated by commas. Raises Rejected naming one that is invalid."""
+    """Splits a list at its commas. Raises Rejected, which names an address that is invalid."""
     found = [each.strip() for each in text.split(",") if each.strip()]
     if not 1 <= len(found) <= ADDRESSES_MAX:
         raise Rejected(f"Give 1 to {ADDRESSES_MAX} mail addresses, separated by commas.")
@@ -377,7 +379,10 @@ log = logging.getLogger("ftdash.alerts")
 
 
 def deliver_due() -> bool:
-    """True if more is due than this call had time for. Does nothing while another worker sends."""
+    """Sends due messages; does nothing while another worker sends.
+
+    Returns True if more is due than this call had time for.
+    """
     turn = take_turn(timezone.now())
     if turn is None:
         return False
@@ -414,8 +419,10 @@ def _claim_next(now: datetime) -> Delivery | None:
 
 
 def _due(now: datetime) -> QuerySet[Delivery]:
-    """Least tried first, then oldest, so that one failing receiver holds nothing else up. A message
-    that waits for an earlier one about the same alert is not due."""
+    """Orders by tries, then by age, so that one failing receiver holds nothing else up.
+
+    A message that waits for an earlier one about the same alert is not due.
+    """
     same = Q(alert=OuterRef("alert")) | Q(watched_incident=OuterRef("watched_incident"))
     earlier = _waiting().filter(same, channel=OuterRef("channel"), pk__lt=OuterRef("pk"))
     due = _waiting().filter(~Exists(earlier), due_at__lte=now)

@@ -1,21 +1,21 @@
-"""Judges every rule for every pipeline, and writes which alerts fired and cleared, each once.
+"""Judges every rule for every pipeline, and records which alerts fired and cleared, each once.
 
-Any worker may do it, at any time and twice at once. It takes the readings of all rules first, with
-a fixed number of queries, and judges them under the lock of one row, in the order in which they
-were taken. A change to a rule takes that lock too. Standings, alerts and the messages about them
-are one transaction; `delivery` sends the messages later: a worker is called on commit, and
-if none answers, the next beat delivers.
+Any worker may run a round at any time, and two may do so at once. A round first takes the
+readings of all rules, with a fixed number of queries. It then judges them under the lock of one
+row, in the order in which they were taken. A change to a rule takes that lock too. One transaction
+writes standings, alerts and the messages about them. `delivery` sends the messages later: the
+commit calls a worker, and if none answers, the next beat delivers.
 
-While an alert fires, its value is followed, and the incident that explains it is sought. A silence
-holds its message back: if the alert still fires when the silence is over, the message goes out
-then. An alert that cleared under a silence sends none.
+While an alert fires, each round updates its value and looks for the incident that explains it. A
+silence holds its message back: if the alert still fires when the silence is over, the message goes
+out then. An alert that cleared under a silence sends none.
 
 A pipeline that was stopped on purpose, or has not run yet, has nothing to alert about. One that
-failed goes on being late. Readings that only a living driver reports are unknown while it is
-silent. The pages decide in the same way which checkpoints failed, and when one is late.
+failed stays late. Readings that only a living driver reports are unknown while it is silent. The
+pages use the same rules to decide which checkpoints failed, and when one is late.
 
-An alert says that a number is too large, an incident says why. So one incident often explains
-several alerts: after a failure no checkpoint completes, and nothing is committed.
+An alert says that a number is too large; an incident says why. So one incident often explains
+several alerts: after a failure no checkpoint completes, and the sink commits nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -58,14 +58,14 @@ from pipelines.domain.status import JobStatus
 LATELY = timedelta(minutes=10)
 ONCE_AN_INTERVAL = (Watched.SINCE_CHECKPOINT, Watched.SINCE_OUTPUT)
 SILENCED = ("rule", "pipeline", "query", "flink_cluster")
-"""What is read along with a silence."""
+"""The relations that a query reads along with a silence."""
 
 _OVER = (JobStatus.FINISHED.value, JobStatus.CANCELED.value)
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineReadings:
-    """`interval_s` is from one periodic checkpoint to the next; None: there are none."""
+    """`interval_s` is the time between periodic checkpoints, or None if there are none."""
 
     pipeline: Pipeline
     values: Mapping[Watched, Reading]
@@ -81,7 +81,7 @@ class _Counts:
 
 
 def readings(now: datetime) -> list[PipelineReadings]:
-    """As of `now`, by name of the pipeline."""
+    """Returns the readings as of `now`, ordered by the name of the pipeline."""
     found = newest_runs()
     live = [run.pk for _, run in found if run is not None and run.status not in _OVER]
     counts, samples, waits = _counts(live, now), _newest_samples(live), waiting_since(live)
@@ -139,7 +139,7 @@ def _buffered_bytes(run: Run, sample: Sample | None, now: datetime) -> Reading:
 
 
 def _records_behind(run: Run, sample: Sample | None, now: datetime) -> Reading:
-    """Of the sources that know it; what the others have not read is unknown."""
+    """Sums the backlogs of the sources that know theirs; those of the others are unknown."""
     told = _told(run, sample, now)
     if isinstance(told, Absent):
         return told
@@ -182,7 +182,7 @@ def _counts(runs: list[int], now: datetime) -> dict[int, _Counts]:
 
 
 def _damaged_points() -> QuerySet[Checkpoint]:
-    """Those that are retained, of all runs of a pipeline: a restore could take any of them."""
+    """Selects the retained ones of all runs of a pipeline: a restore could use any of them."""
     kept = Checkpoint.objects.filter(status=CheckpointStatus.COMPLETED, path__isnull=False)
     return kept.exclude(problem="").filter(run__pipeline=OuterRef("pipeline"))
 
@@ -201,7 +201,7 @@ def _newest_samples(runs: list[int]) -> dict[int, Sample]:
 def fire(
     rule: AlertRule, pipeline: Pipeline, value: float, now: datetime, *, fire_above: float
 ) -> None:
-    """`fire_above`: the threshold for this pipeline."""
+    """Creates an alert. `fire_above` is the threshold for this pipeline."""
     alert = Alert.objects.create(
         rule=rule,
         rule_name=rule.name,
@@ -226,7 +226,7 @@ def clear(alerts: QuerySet[Alert], because: str, now: datetime) -> None:
 
 
 def silences(now: datetime) -> list[Silence]:
-    """Those that hold messages back at `now`, the longest first."""
+    """Returns the silences that hold messages back at `now`, the longest first."""
     rows = Silence.objects.filter(ended_at=None, until__gt=now)
     return list(rows.select_related(*SILENCED).order_by("-until", "-pk"))
 
@@ -258,7 +258,7 @@ def silence_of_watched(
 def follow(values: Mapping[tuple[int | None, int], Reading], now: datetime) -> None:
     """Brings the open alerts up to date: value, incident, and the message that a silence held back.
 
-    `values`: what was read for rule and pipeline. An unknown value leaves the last known one.
+    `values` has the reading for each rule and pipeline. An unknown value keeps the last known one.
     """
     alerts = list(Alert.objects.filter(cleared_at=None).select_related("incident"))
     if not alerts:
@@ -281,7 +281,7 @@ def _open_incidents(pipelines: Collection[int]) -> list[Incident]:
 
 
 def _send_first(alert: Alert, now: datetime) -> None:
-    """Once for each alert."""
+    """Sends the first message, once for each alert."""
     if Alert.objects.filter(pk=alert.pk, is_sent=False).update(is_sent=True):
         _tell_all(alert, News.FIRED, now)
 
@@ -300,10 +300,10 @@ def _tell_all(alert: Alert, news: News, now: datetime) -> None:
 
 
 def _tell_of_watched(now: datetime) -> None:
-    """Of incidents of all that is watched, to the channels of all pipelines.
+    """Announces incidents of watched queries and Flink clusters to the channels of all pipelines.
 
-    As with alerts, a silence holds the first message back until it is over; an incident that was
-    over before sends none.
+    As with alerts, a silence holds the first message back until the silence is over. An incident
+    that closes before then sends none.
     """
     silent = silences(now)
     for incident, is_over in trouble.untold():
@@ -334,7 +334,7 @@ BECAUSE: dict[Reading, str] = {
     Absent.UNASKED: "The run takes no periodic checkpoints any more.",
 }
 IN_TIME_INTERVALS = 2
-"""Between one, which is normal, and `lateness.LATE_AFTER_INTERVALS`."""
+"""Between 1, which is normal, and `freshness.LATE_AFTER_INTERVALS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,7 +351,7 @@ class _Judged:
 
 
 def evaluate(now: datetime) -> None:
-    """One round. Raises what the database raises; the next round starts from the stored state."""
+    """Runs one round. Lets database errors through; the next round starts from the stored state."""
     found = readings(now)
     with transaction.atomic():
         if not _is_my_turn(now):
@@ -365,7 +365,7 @@ def evaluate(now: datetime) -> None:
 
 
 def band_of(rule: AlertRule, found: PipelineReadings) -> Band:
-    """The rule's own band, but wider for what is so rare that it would always be late."""
+    """Returns the rule's band, wider if checkpoints are so rare that they would always be late."""
     band = Band(rule.fire_above, rule.fire_after_s, rule.clear_below, rule.clear_after_s)
     late_s = late_after_s(found.interval_s, band.fire_above)
     if late_s == band.fire_above or rule.watched not in ONCE_AN_INTERVAL:
@@ -381,7 +381,7 @@ def wait_between_rounds() -> Evaluation:
 
 
 def _is_my_turn(now: datetime) -> bool:
-    """False if newer readings were judged meanwhile, unless a clock set back explains it."""
+    """Returns False if newer readings were judged meanwhile, unless the clock was set back."""
     row = wait_between_rounds()
     if now <= row.at <= timezone.now():
         return False
@@ -420,7 +420,7 @@ def _judge_one(
 
 
 def _keep_standings(judged: list[_Judged]) -> None:
-    """Writes only the changed ones: most rounds write nothing."""
+    """Writes only the changed standings: most rounds write nothing."""
     for each in judged:
         if each.standing == each.before:
             continue
@@ -469,9 +469,9 @@ EXPLAINED_BY: dict[Watched, frozenset[Cause]] = {
 
 
 def incident_of(watched: Watched, open_ones: Iterable[Incident]) -> Incident | None:
-    """Of the pipeline's open incidents, the one that explains the alert; None: none does.
+    """Returns the pipeline's open incident that explains the alert, or None if none does.
 
-    A failure explains more than a clock that runs late. Of two failures, the newer one counts.
+    A failure takes precedence over any other cause. Of two failures, the newer one counts.
     """
     explaining = [row for row in open_ones if Cause(row.cause) in EXPLAINED_BY[watched]]
     return max(explaining, key=_weight, default=None)

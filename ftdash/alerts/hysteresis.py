@@ -35,7 +35,7 @@ class Absent(Enum):
 
     UNKNOWN = auto()  # not known now: no evidence for anything
     OVER = auto()  # the watched thing is gone: there is nothing to alert about
-    UNASKED = auto()  # it is not awaited: it cannot be late
+    UNASKED = auto()  # it is not expected: it cannot be late
 
 
 Reading = float | Absent
@@ -128,5 +128,5 @@ def _is_below(reading: float, band: Band) -> bool:
 
 
 def _stay(standing: Standing, phase: Phase, now_s: float) -> Standing:
-    """In the phase since it was entered, or from now on."""
+    """Keeps the standing if its phase is the same; otherwise the phase begins now."""
     return standing if standing.phase is phase else Standing(phase, now_s)

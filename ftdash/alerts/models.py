@@ -1,7 +1,7 @@
 """Rows of alerts: rules, their standing for each pipeline, alerts, silences, channels, messages.
 
-`rules` and `channels` write what admins decide, `evaluation` standings and alerts, `delivery` how
-far each message has come, `sending_turn` which worker sends.
+`services` writes what admins decide, and `evaluation` writes standings and alerts. `delivery`
+writes how far each message has come, and which worker sends.
 """
 
 from django.db import models
@@ -70,8 +70,8 @@ class Alert(models.Model):
     """One firing of a rule for a pipeline. Keeps the rule as it was then.
 
     `newest_value` follows the value while the alert fires, and stays when it clears. `incident` is
-    the one that explains it. `is_sent`: the channels have a message about it; while a silence
-    covers it, they get none.
+    the one that explains it. `is_sent` means that the channels have a message about it; while a
+    silence covers it, they get none.
     """
 
     rule = models.ForeignKey(AlertRule, null=True, on_delete=models.SET_NULL)
@@ -112,8 +112,11 @@ class Alert(models.Model):
 
 
 class Silence(models.Model):
-    """Holds messages back until a moment: of alerts, and of incidents of what is watched. Pages
-    show these all the time. It is for one pipeline, query or cluster; if it names none, for all."""
+    """Holds back messages about alerts and watched incidents until a given time.
+
+    The pages show both all the time. A silence is for one pipeline, query or cluster; if it names
+    none, it is for all.
+    """
 
     rule = models.ForeignKey(AlertRule, null=True, on_delete=models.CASCADE)  # null: all
     pipeline = models.ForeignKey(Pipeline, null=True, on_delete=models.CASCADE)
@@ -140,13 +143,13 @@ class ChannelKind(models.TextChoices):
 
 
 class Channel(models.Model):
-    """Where alerts are sent, in addition to the pages."""
+    """A receiver of alerts, in addition to the pages."""
 
     name = models.SlugField(max_length=80, unique=True)
     kind = models.CharField(max_length=10, choices=ChannelKind.choices)
-    address = models.TextField()  # of a webhook it may hold a secret: shown as its host only
+    address = models.TextField()  # a webhook's may hold a secret, so pages show only its host
     pipeline = models.ForeignKey(Pipeline, null=True, on_delete=models.CASCADE)  # null: all
-    key_salt = models.CharField(max_length=64)  # see `signing`
+    key_salt = models.CharField(max_length=64)  # see `delivery.key_of`
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField()
 
@@ -168,7 +171,7 @@ class Delivery(models.Model):
 
     channel = models.ForeignKey(Channel, on_delete=models.CASCADE, related_name="deliveries")
     alert = models.ForeignKey(Alert, null=True, on_delete=models.CASCADE)
-    watched_incident = models.ForeignKey(  # neither: a test
+    watched_incident = models.ForeignKey(  # a test has neither this nor an alert
         WatchedIncident, null=True, on_delete=models.CASCADE, related_name="deliveries"
     )
     news = models.CharField(max_length=10, choices=News.choices)

@@ -48,7 +48,7 @@ class ExplainingIncident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilenceView:
-    """Of one rule or all, for one pipeline, watched query or Flink cluster, or for all."""
+    """A silence of one rule or all, for a pipeline, watched query or Flink cluster, or for all."""
 
     key: int
     rule: str | None
@@ -59,7 +59,7 @@ class SilenceView:
     reason: str
     created_by: str
     created_at: datetime
-    ended_by: str  # empty: it ends by itself
+    ended_by: str  # empty if it ends by itself
     ended_at: datetime | None
     is_on: bool
 
@@ -84,7 +84,7 @@ class AlertView:
     rule: str
     pipeline: str
     watched: Watched
-    sentence: str  # what is found now and was found when it fired, and where the threshold was
+    sentence: str  # the value now and when it fired, and the threshold
     fired_at: datetime
     fired_value: float  # seconds, bytes or a count; so is the next
     newest_value: float | None  # the last one that was read while it fired
@@ -104,7 +104,7 @@ class AlertView:
 
 @dataclass(frozen=True, slots=True)
 class AlertHistory:
-    """One page, newest first; `as_of` is when rules were last judged, None: never."""
+    """One page, newest first; `as_of` is when rules were last judged, or None if never."""
 
     as_of: datetime | None
     count: int
@@ -155,7 +155,7 @@ def judged_at() -> datetime | None:
 
 
 def firing(pipeline: str | None = None) -> list[AlertView]:
-    """The firing alerts, those that wait for a person first, each group newest first."""
+    """Returns the firing alerts: first those that wait for a person, each group newest first."""
     open_alerts = _rows().filter(cleared_at=None)
     if pipeline is not None:
         open_alerts = open_alerts.filter(pipeline__name=pipeline)
@@ -164,7 +164,7 @@ def firing(pipeline: str | None = None) -> list[AlertView]:
 
 
 def history(page: int, per_page: int) -> AlertHistory:
-    """The alerts that have cleared; a page beyond the last is the last."""
+    """Returns the cleared alerts; a page number beyond the last gives the last page."""
     found = Paginator(_rows().exclude(cleared_at=None), per_page).get_page(page)
     return AlertHistory(
         as_of=judged_at(),
@@ -186,7 +186,7 @@ def of_incident(incident: int) -> list[AlertView]:
 
 
 def silences() -> list[SilenceView]:
-    """Those that hold messages back first, then those that are over; each group newest first."""
+    """Returns first the silences in force, then those that are over; each group newest first."""
     now = timezone.now()
     rows = Silence.objects.select_related(*SILENCED)[:SILENCES_MAX]
     return sorted((_silence(row, now) for row in rows), key=lambda each: not each.is_on)
@@ -198,7 +198,7 @@ def silence(key: int) -> SilenceView | None:
 
 
 def silence_of_query(name: str) -> SilenceView | None:
-    """The one that holds the messages about a watched query back now."""
+    """Returns the silence that holds back messages about a watched query now."""
     row, now = WatchedQuery.objects.filter(name=name, removed_at=None).first(), timezone.now()
     if row is None:
         return None
@@ -207,7 +207,7 @@ def silence_of_query(name: str) -> SilenceView | None:
 
 
 def silence_of_cluster(name: str) -> SilenceView | None:
-    """The one that holds the messages about a Flink cluster and its jobs back now."""
+    """Returns the silence that holds back messages about a Flink cluster and its jobs now."""
     row, now = FlinkCluster.objects.filter(name=name).first(), timezone.now()
     if row is None:
         return None
@@ -216,7 +216,7 @@ def silence_of_cluster(name: str) -> SilenceView | None:
 
 
 def rules() -> list[RuleView]:
-    """By name."""
+    """Returns the rules by name."""
     standing: dict[tuple[int, bool], list[str]] = {}
     for row in RuleStanding.objects.exclude(phase=Phase.QUIET).select_related("pipeline"):
         key = (row.rule_id, Phase(row.phase).is_firing)
@@ -229,7 +229,7 @@ def rule(name: str) -> RuleView | None:
 
 
 def channels() -> list[ChannelView]:
-    """By name."""
+    """Returns the channels by name."""
     newest, waiting = _deliveries()
     return [
         ChannelView(
@@ -297,7 +297,7 @@ def _rows() -> QuerySet[Alert]:
 
 
 def _alerts(rows: Iterable[Alert]) -> list[AlertView]:
-    """Of `_rows`; the same few queries for any number."""
+    """Converts rows of `_rows`, with the same few queries for any number."""
     found, now = list(rows), timezone.now()
     if not found:
         return []
@@ -317,7 +317,7 @@ def _incident(row: Incident, advice: Advice) -> ExplainingIncident:
 def _alert(
     row: Alert, incident: ExplainingIncident | None, silent: list[Silence], now: datetime
 ) -> AlertView:
-    """A silence covers an alert while it fires."""
+    """A silence covers an alert only while it fires."""
     watched, fires = Watched(row.watched), row.cleared_at is None
     silenced = silence_of(row, silent) if fires else None
     return AlertView(

@@ -1,4 +1,4 @@
-"""The only writers of what people decide about alerts: channels, rules, acknowledgements, silences.
+"""The only writers of people's decisions on alerts: channels, rules, acknowledgements, silences.
 
 Each change is logged, without secrets.
 """
@@ -32,7 +32,7 @@ _CHANNEL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 
 @dataclass(frozen=True, slots=True)
 class NewWebhook:
-    """`key` signs its messages, and is shown only here and now."""
+    """`key` signs its messages and is shown only once, here."""
 
     name: str
     key: str
@@ -41,7 +41,7 @@ class NewWebhook:
 def make_webhook(
     *, name: str, address: str, pipeline: str | None, requester: str, reason: str
 ) -> NewWebhook:
-    """`pipeline` None: all. Raises Rejected for an address to which no message may go."""
+    """`pipeline` None means all. Raises Rejected for an address to which no message may go."""
     try:
         target = delivery.resolve(address, allows_private=settings.WEBHOOK_PRIVATE)
     except OSError as error:
@@ -61,7 +61,7 @@ def make_mail(
 
 
 def delete_channel(*, name: str, requester: str, reason: str) -> None:
-    """Messages that wait for it are not sent any more."""
+    """Deletes the channel; messages that wait for it are never sent."""
     reason = check_reason(reason)
     with transaction.atomic():
         _channel(name).delete()
@@ -69,7 +69,7 @@ def delete_channel(*, name: str, requester: str, reason: str) -> None:
 
 
 def send_test(*, name: str, requester: str, reason: str) -> None:
-    """The channel shows the outcome."""
+    """Sends a test message; the channel shows the outcome."""
     reason = check_reason(reason)
     with transaction.atomic():
         evaluation.tell(_channel(name), None, News.TEST, timezone.now())
@@ -136,8 +136,10 @@ RULES_MAX = 100
 def make_rule(
     *, name: str, watched: Watched, pipeline: str | None, band: Band, requester: str, reason: str
 ) -> str:
-    """Returns its name, without surrounding blanks. `pipeline` None: all. Raises Rejected if the
-    rule is not possible, or the name is taken."""
+    """Returns the rule's name, without surrounding blanks. `pipeline` None means all.
+
+    Raises Rejected if the rule is not possible, or the name is taken.
+    """
     reason, name = check_reason(reason), name.strip()
     _check_rule_name(name)
     band.check()
@@ -156,7 +158,7 @@ def make_rule(
 
 
 def change_rule(*, name: str, band: Band, requester: str, reason: str) -> None:
-    """A firing alert goes on until it clears by the new band."""
+    """Changes the band. A firing alert continues until it clears by the new band."""
     reason = check_reason(reason)
     band.check()
     with transaction.atomic():
@@ -166,7 +168,7 @@ def change_rule(*, name: str, band: Band, requester: str, reason: str) -> None:
 
 
 def switch_rule(*, name: str, is_on: bool, requester: str, reason: str) -> None:
-    """Off: its alerts clear, and none fires until it is on again."""
+    """Turns the rule on or off. Off clears its alerts, and none fires until it is on again."""
     reason = check_reason(reason)
     with transaction.atomic():
         rule = _rule(name)
@@ -179,7 +181,7 @@ def switch_rule(*, name: str, is_on: bool, requester: str, reason: str) -> None:
 
 
 def delete_rule(*, name: str, requester: str, reason: str) -> None:
-    """Its past alerts stay in the history."""
+    """Deletes the rule; its past alerts stay in the history."""
     reason = check_reason(reason)
     with transaction.atomic():
         rule = _rule(name)
@@ -189,7 +191,10 @@ def delete_rule(*, name: str, requester: str, reason: str) -> None:
 
 
 def acknowledge(*, alert: int, requester: str, reason: str) -> None:
-    """Says that a person looks after it. It stays until it clears; a second person is refused."""
+    """Notes that a person looks after the alert, which stays until it clears.
+
+    Raises Rejected if another person has already acknowledged it.
+    """
     reason = check_reason(reason)
     with transaction.atomic():
         row = Alert.objects.filter(pk=alert).select_related("pipeline").first()
@@ -222,9 +227,12 @@ def make_silence(
     query: str | None = None,
     flink_cluster: str | None = None,
 ) -> int:
-    """Returns its key. Without a rule: all of them. Without a pipeline, a watched query and a Flink
-    cluster: all of these. It holds messages back until then: an alert that still fires afterwards,
-    and an incident that is still open, sends its message then."""
+    """Holds messages back until the given time. Returns the silence's key.
+
+    Without a rule, it is for all rules; without a pipeline, watched query and Flink cluster, for
+    all of these. An alert that still fires then, or an incident that is still open, sends its
+    message at that time.
+    """
     reason, now = check_reason(reason), timezone.now()
     if not now < until <= now + SILENCE_MAX:
         raise Rejected(
@@ -256,7 +264,7 @@ def make_silence(
 
 
 def end_silence(*, key: int, requester: str, reason: str) -> None:
-    """The alerts that still fire send their messages in the next round."""
+    """Ends the silence. The alerts that still fire send their messages in the next round."""
     reason, now = check_reason(reason), timezone.now()
     with transaction.atomic():
         row = Silence.objects.filter(pk=key).select_related(*SILENCED).first()
@@ -292,7 +300,7 @@ def _end_alerts(rule: AlertRule, because: str) -> None:
 
 
 def _rule(name: str) -> AlertRule:
-    """Locks, so that a round that has read the rule is over, and the next one reads the change."""
+    """Takes the lock: a round that has read the rule is over, and the next one reads the change."""
     wait_between_rounds()
     row = AlertRule.objects.filter(name=name).first()
     if row is None:

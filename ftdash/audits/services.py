@@ -1,8 +1,9 @@
-"""Audits on request of the page: stored as a row, carried out by a separate process.
+"""Audits requested on the page: stored as a row, carried out by a separate process.
 
 A run has at most one audit under way. A worker starts its process, which writes its findings to the
-audit's row. While it reads, it reports every few seconds that it lives, and each step that it
-takes. If it falls silent, the audit counts as interrupted, and the next request starts another one.
+audit's row. While the process reads, it reports every few seconds that it is alive, and each step
+that it takes. If it falls silent, the audit counts as interrupted, and the next request starts
+another one.
 """
 
 import logging
@@ -35,7 +36,7 @@ log = logging.getLogger("ftdash.audits")
 
 
 def directory_of(job: str, run_id: str | None) -> RunDirectory:
-    """That of the run, or of the pipeline's newest one. Raises Rejected if there is none."""
+    """Returns the directory of the run, or of the newest run. Raises Rejected if there is none."""
     runs = Run.objects.filter(pipeline__name=job).select_related("pipeline")
     found = runs.filter(run_id=run_id) if run_id else runs.order_by("-created_at", "-pk")
     run = found.first()
@@ -46,7 +47,7 @@ def directory_of(job: str, run_id: str | None) -> RunDirectory:
 
 
 def start(audit_key: int) -> None:
-    """Has no effect if the audit was started already."""
+    """Starts the audit's process. Has no effect if the audit was started already."""
     now = timezone.now()
     waiting = Audit.objects.filter(pk=audit_key, started_at=None, ended_at=None)
     if not waiting.update(started_at=now, moved_at=now, step="starting"):
@@ -62,7 +63,7 @@ def start(audit_key: int) -> None:
             cwd=settings.BASE_DIR,
             start_new_session=True,
         )
-    # Waiting is what removes a dead child from the process table.
+    # A dead child leaves the process table only after its parent has waited for it.
     threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
 
 
@@ -76,7 +77,7 @@ def start_forgotten() -> None:
 
 def carry_out(audit_key: int) -> None:
     """Runs in the audit's process: reads, compares, and stores the findings."""
-    # Loads Arrow and the flow, which the rest of the control plane does not need.
+    # These imports load Arrow and the flow, which the rest of the control plane does not need.
     from pipelines.audit.auditor import audit
     from pipelines.audit.report import sentences
 
@@ -100,14 +101,14 @@ def carry_out(audit_key: int) -> None:
 
 
 def end(row: Audit, **found: object) -> None:
-    """The first end holds: an audit that was taken for interrupted may still report."""
+    """Only the first end counts: an audit that was declared interrupted may still report."""
     unended = Audit.objects.filter(pk=row.pk, ended_at=None)
     if unended.update(ended_at=timezone.now(), step="", **found):
         make_known(row.run)
 
 
 def make_known(run: Run) -> None:
-    """Raises the version, which makes open pages ask again."""
+    """Increments the pipeline's version, which makes open pages ask again."""
     Pipeline.objects.filter(pk=run.pipeline_id).update(version=F("version") + 1)
 
 

@@ -1,10 +1,10 @@
-"""The answers of the queries of checkpoints and savepoints: frozen values, with distributions.
+"""The results of the queries of checkpoints and savepoints: frozen values, with distributions.
 
 They include the alignment of a checkpoint: which subtask was slowest, and what it waited for.
 
 A distribution is the minimum, maximum, mean and quantiles of measured values. Source: Flink,
-`StatsSummarySnapshot`. Its quantiles are those of Commons Math (`LEGACY`): the value at position
-p (n + 1) of the sorted ones, interpolated between its neighbours, within the ends.
+`StatsSummarySnapshot`. Its quantiles are those of Commons Math (`LEGACY`): the value at position p
+(n + 1) of the sorted ones, interpolated between its neighbours, within the ends.
 """
 
 import re
@@ -55,7 +55,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSummary:
-    """Over all checkpoints of the run; durations over the completed ones among the newest 500."""
+    """Counts cover all checkpoints of the run; durations cover its newest 500 completed ones."""
 
     triggered_count: int
     completed_count: int
@@ -80,7 +80,7 @@ class CheckpointHistory:
 
 @dataclass(frozen=True, slots=True)
 class HeldBackStep:
-    """How much a channel held back at one moment, in ms after the trigger."""
+    """How much a channel held back at one moment, `at_ms` after the trigger."""
 
     at_ms: float
     records: int
@@ -106,7 +106,7 @@ class ChannelTimeline:
 
 
 class Buffered(msgspec.Struct, frozen=True):
-    """The part of a stored channel that sums over all channels need."""
+    """The fields of a stored channel that sums over all channels need."""
 
     blocked_ms: float
     buffered_records: int
@@ -114,7 +114,7 @@ class Buffered(msgspec.Struct, frozen=True):
 
 
 class StoredChannels(Sequence[ChannelTimeline]):
-    """The channels of one subtask as JSON; read when a page looks at one of them.
+    """The channels of one subtask as JSON, decoded when a page looks at one of them.
 
     A checkpoint of 256 subtasks behind three shuffles has 12,288 channels. A page shows a few dozen
     of them, and the sums of all.
@@ -172,12 +172,12 @@ class SubtaskTimeline:
 
     @property
     def fullest(self) -> int:
-        """Records in its channel that held back most."""
+        """The number of records in the channel that held back most."""
         return max((channel.buffered_records for channel in self.held_back), default=0)
 
     @property
     def held_back(self) -> "Sequence[ChannelTimeline | Buffered]":
-        """What each channel held back, without reading the rest of a stored channel."""
+        """The amounts that each channel held back, without decoding the rest of a channel."""
         found = self.channels
         return found.buffered if isinstance(found, StoredChannels) else found
 
@@ -200,17 +200,17 @@ class Slowest:
     held_back: ChannelTimeline | None
     waited_for: ChannelTimeline | None
     queued_ms: float = 0.0
-    """How long the awaited barrier stood in this subtask's queue, before it was read there."""
+    """How long the awaited barrier waited in this subtask's queue before the subtask read it."""
 
     @property
     def stood_in_own_queue(self) -> bool:
-        """The barrier was there for most of the time: the subtask itself was slow to come to it."""
+        """True if the barrier waited there most of the time: the subtask was slow to reach it."""
         return self.queued_ms >= self.phase_ms / 2
 
 
 @dataclass(frozen=True, slots=True)
 class AlignmentTimeline:
-    """Subtasks in topological order of their vertices. Empty if phases are no longer kept."""
+    """`subtasks` is in topological order of the vertices, or empty if phases are no longer kept."""
 
     checkpoint: CheckpointRow
     subtasks: list[SubtaskTimeline]
@@ -219,7 +219,7 @@ class AlignmentTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPoint:
-    """A retained checkpoint or savepoint that a run can be restored from, newest first."""
+    """A retained checkpoint or savepoint from which a run can be restored."""
 
     path: str
     pipeline: str
@@ -252,7 +252,7 @@ class RestoredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How far all bytes of a point have been read again, and the result."""
+    """How far a worker has read all bytes of a point again, and the result."""
 
     files_read: int
     files: int | None  # None: not known yet
@@ -261,12 +261,12 @@ class Reading:
     moved_at: datetime
     ended_at: datetime | None
     problem: str  # empty: none so far
-    waiting_for: str = ""  # why it cannot go on now; it is tried again while a person watches
+    waiting_for: str = ""  # why it cannot continue now; it is tried again while a person watches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
-    key: str  # in addresses
+    key: str  # used in addresses
     pipeline: str
     run_id: str
     run_number: int
@@ -313,12 +313,12 @@ class SavepointPage:
     page: int
     page_count: int
     total_count: int
-    kept_bytes: int  # of all that were not disposed of
+    kept_bytes: int  # of all savepoints that were not disposed of
 
 
 @dataclass(frozen=True, slots=True)
 class OtherPoints:
-    """The other points from which a pipeline could still be restored, without the savepoint."""
+    """The other points from which a pipeline could be restored if it did not have the savepoint."""
 
     count: int
     newest_older_id: int | None  # the nearest one that completed before it
@@ -331,7 +331,7 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Zeros, and no quantiles, if nothing was measured."""
+    """If nothing was measured, the figures are 0 and there are no quantiles."""
 
     minimum: float
     maximum: float
@@ -360,12 +360,12 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 _CHANNEL = re.compile(r"(?P<upstream>.+)\[(?P<source>\d+)\]>.+\.(?P<port>\d+)\[\d+\]")
-"""The form that `domain.ids.channel_id` gives to the names of channels."""
+"""Matches the channel names that `domain.ids.channel_id` makes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of the time that one subtask spent on a checkpoint; `phase` as of `Slowest`."""
+    """A part of the time that one subtask spent on a checkpoint; `phase` is as in `Slowest`."""
 
     subtask: SubtaskTimeline
     phase: str
@@ -383,7 +383,7 @@ def channel_timeline(channel: dict[str, Any]) -> ChannelTimeline:
 
 
 def slowest_of(subtasks: list[SubtaskTimeline]) -> Slowest | None:
-    """The longest stretch on the way to the last acknowledgement; None without subtasks."""
+    """Returns the longest stretch on the way to the last acknowledgement; None without subtasks."""
     stretches = stretches_to_last(subtasks)
     if not stretches:
         return None
@@ -441,7 +441,7 @@ def _stretches(subtask: SubtaskTimeline, upstream: SubtaskTimeline | None) -> li
 
 
 def _sent_ms(upstream: SubtaskTimeline) -> float:
-    """When its barriers left it, after the trigger."""
+    """Returns when its barriers left it, in ms after the trigger."""
     return upstream.start_delay_ms + upstream.alignment_ms + upstream.sync_ms
 
 
@@ -466,8 +466,11 @@ def _slowest(longest: Stretch, sender: SubtaskTimeline | None, total_ms: float) 
 def _queued_ms(
     subtask: SubtaskTimeline, awaited: ChannelTimeline | None, sender: SubtaskTimeline | None
 ) -> float:
-    """A barrier that has left its sender stands in the reader's queue, behind records that the
-    reader has not processed: channels lie in memory, and take no time themselves."""
+    """Returns how long the barrier waited in the reader's queue after it had left its sender.
+
+    It waits there behind records that the reader has not processed. Channels are in memory and take
+    no time themselves.
+    """
     if awaited is None or sender is None:
         return 0.0
     return max(0.0, awaited.arrived_ms - max(_sent_ms(sender), subtask.start_delay_ms))

@@ -21,7 +21,7 @@ class CheckpointStatus(models.TextChoices):
 
 COMPLETE = (CheckpointStatus.COMPLETED, CheckpointStatus.DISCARDED)
 ROUTINE = models.Q(kind=CheckpointKind.CHECKPOINT.value) & ~models.Q(status=CheckpointStatus.FAILED)
-"""Periodic and successful: nearly all of them, which the log leaves out by default."""
+"""Periodic checkpoints that did not fail: nearly all of them. The log omits them by default."""
 
 
 class Checkpoint(models.Model):
@@ -48,7 +48,7 @@ class Checkpoint(models.Model):
     reason_name = models.CharField(max_length=60, default="")  # CheckpointFailureReason's name
     message = models.TextField(default="")
     path = models.TextField(null=True)
-    verified_at = models.DateTimeField(null=True)  # all its files were read again: as written
+    verified_at = models.DateTimeField(null=True)  # when its files were last found intact
     problem = models.TextField(default="")  # why it was refused at the last check
     watermark_ms = models.BigIntegerField(null=True)
     counters = models.JSONField(default=dict)
@@ -106,7 +106,7 @@ class SubtaskPhase(models.Model):
 
 
 class LedgerRow(models.Model):
-    """Input and output of one completed checkpoint, from the run's ledger: the newest ones."""
+    """Input and output of one completed checkpoint, from the run's ledger; the newest ones."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE)
     sequence = models.PositiveBigIntegerField()

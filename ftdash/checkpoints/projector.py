@@ -134,7 +134,7 @@ class CheckpointFold:
         return row
 
     def _fail_unfinished(self, envelope: Envelope) -> None:
-        """A new driver took over: what its predecessor had begun will never complete."""
+        """Fails the checkpoints that the previous driver had begun: a new driver has taken over."""
         stored = Checkpoint.objects.filter(run=self._run, status=CheckpointStatus.IN_PROGRESS)
         for row in stored:
             if row.checkpoint_id is not None:
@@ -170,7 +170,7 @@ class CheckpointFold:
 
 
 def forget(run: Run, rows: Q) -> None:
-    """Delete what was folded from those lines of the run's journal, to fold it again."""
+    """Deletes rows folded from these lines of the journal, so that they can be folded again."""
     Checkpoint.objects.filter(rows, run=run).delete()
     LedgerRow.objects.filter(rows, run=run).delete()
 

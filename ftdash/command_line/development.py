@@ -1,8 +1,9 @@
-"""What `ftdash dev` runs and shows: the author's pipeline, started again when its code changes.
+"""Runs the author's pipeline for `ftdash dev`, shows it, and restarts it when its code changes.
 
-Each change of the code ends the process with a savepoint and starts a new one from it. The point
-to start from is kept until a later run has a newer one, so code that does not load loses nothing.
-The files of the author's package show a change; this process never imports their code.
+Each change of the code ends the process with a savepoint and starts a new one from it. The point to
+start from is kept until a later run has a newer one, so code that does not load loses nothing. To
+notice a change, this process looks at the files of the author's package; it never imports their
+code.
 
 The one page is served by Django's development server on this machine only. It needs no database, no
 session and no sign-in: it changes nothing, and answers only requests that name this machine, so
@@ -39,7 +40,7 @@ from pipelines.local.view import TASK_FILE, VIEW_FILE, Task, VertexSeen, View
 
 LINES_SHOWN = 200
 SAVEPOINT_TIMEOUT_S = 30.0
-"""How long the end of a run may take; after that its newest checkpoint is what the next one has."""
+"""How long the end of a run may take. After that, its newest checkpoint starts the next run."""
 _VIEW = msgspec.json.Decoder(View)
 
 
@@ -80,7 +81,7 @@ class AuthorProcess:
         self.start()
 
     def end(self) -> None:
-        """With a savepoint if it can take one; notes what the next process starts from."""
+        """Ends the process, with a savepoint if possible; notes where the next one starts."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -96,7 +97,7 @@ class AuthorProcess:
         self._folder.cleanup()
 
     def view(self) -> View:
-        """What the process has written, and its end if it could not write that."""
+        """Returns what the process has written, with its failure if it could not write that."""
         view, process = self.written(), self._process
         code = None if process is None else process.poll()
         if not code or view.problem:
@@ -108,7 +109,7 @@ class AuthorProcess:
         return _VIEW.decode(self._place(VIEW_FILE).read_bytes())
 
     def printed(self) -> list[str]:
-        """The last lines of its output."""
+        """Returns the last lines of its output."""
         return list(self._printed)
 
     def _place(self, name: str) -> Path:
@@ -164,16 +165,16 @@ class AuthorFiles(StatReloader):
         return dict(self.snapshot_files())
 
     def watched_files(self, include_globs: bool = True) -> Iterator[Path]:
-        """No modules of this process, unlike Django's."""
+        """Unlike Django's reloader, leaves out the modules of this process."""
         yield from self.extra_files
         for directory, patterns in self.directory_globs.items():
             for pattern in patterns:
                 yield from directory.glob(pattern)
 
     def have_changed(self) -> bool:
-        """Whether a file was changed, added or removed since the last call that returned True.
+        """Returns True if files were changed, added or removed since this last returned True.
 
-        False while files are still being written: two looks must agree.
+        Returns False while files are still being written: two looks must agree.
         """
         found = self.now()
         is_settled, self._newest = found == self._newest, found
@@ -221,7 +222,7 @@ class QuietHandler(WSGIRequestHandler):
 
 @contextmanager
 def served(process: AuthorProcess, flow: str, port: int) -> Iterator[int]:
-    """Serve the page within; the port. Raises OSError when the port is taken."""
+    """Serves the page inside the context; yields the port. Raises OSError if the port is taken."""
     server = ThreadedWSGIServer((HOST, port), QuietHandler)
     server.daemon_threads = True
     server.set_app(lambda environ, start: _answer(process, flow, environ, start))

@@ -21,7 +21,7 @@ from pipelines.points.verdict import Finding
 Columns = Mapping[str, Callable[[Any], str]]
 
 WIDTH_OF_FILES = 240
-"""Of lines that no terminal cuts: into a file or another program."""
+"""The width of lines in a file or for another program, where no terminal cuts them."""
 
 
 def ago(moment: datetime | None) -> str:
@@ -97,8 +97,10 @@ def _problem(point: RecoveryPoint | Savepoint) -> str:
 
 
 def write_table(out: OutputWrapper, rows: Iterable[object], title: str, nothing: str) -> None:
-    """All rows have one type, of `COLUMNS`. Columns in which no row has a value are left out.
-    `nothing`: the sentence when there is no row."""
+    """Writes rows of one type in `COLUMNS` as a table, without columns in which no row has a value.
+
+    `nothing` is the sentence to write if there are no rows.
+    """
     listed = list(rows)
     width = shutil.get_terminal_size().columns if out.isatty() else WIDTH_OF_FILES
     console = Console(file=cast("IO[str]", out), width=width, highlight=False, markup=False)

@@ -1,10 +1,10 @@
 """One file that holds the control plane: its database, its secret key and its id.
 
 A backup is taken while everything runs. SQLite's backup interface and `pg_dump` each copy the
-database as of one moment. Journals, checkpoints and packages lie in the job directory and are not
-in it: keep that directory on storage with copies of its own. What a journal holds beyond the moment
-of the backup is folded into the restored database by the projector, which goes on where the rows
-had stopped.
+database as of one moment. It does not contain journals, checkpoints and packages, which are in the
+job directory: keep that directory on storage with copies of its own. After a restore, the projector
+continues where the rows had stopped: it folds the later part of each journal into the restored
+database.
 """
 
 import hashlib
@@ -118,7 +118,7 @@ def restore_backup(path: Path) -> Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Raises Rejected: this is no backup."""
+    """Raises Rejected if this is not a backup."""
     with _opened(path) as (manifest, _):
         return manifest
 
@@ -174,7 +174,7 @@ def _dump(target: Path) -> None:
 def _load(source: Path) -> None:
     connection.close()
     if connection.vendor == SQLITE:
-        # What Django has made of it by asking for its tables is an empty file.
+        # Django made an empty file here when it asked for its tables.
         with (
             closing(sqlite3.connect(source)) as copy,
             closing(sqlite3.connect(connection.settings_dict["NAME"])) as target,
@@ -187,7 +187,7 @@ def _load(source: Path) -> None:
 
 
 def _run_postgres(program: str, options: list[str]) -> None:
-    """With the connection of Django; the password goes through the environment."""
+    """Runs `program` on Django's database; the password goes through the environment."""
     words, environment = connection.client.settings_to_cmd_args_env(connection.settings_dict, [])
     [_, *where, database] = words
     try:

@@ -1,8 +1,8 @@
 """`python -m ftdash.deployment.probe` ends with status 0 if this machine's web server answers.
 
-For the health check of a container, which runs twice a minute. To load Django for it would cost
-more than the pages do, so this needs Python's own library only. It asks as the proxy would, so that
-neither the name of the host nor the protocol is refused.
+A container runs it twice a minute as its health check. Loading Django for it would cost more than
+the pages do, so it needs only Python's own library. It asks as the proxy would, so that the server
+refuses neither the host name nor the protocol.
 """
 
 import os
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect to the login or to https is no answer of /healthz."""
+    """Follows no redirect: one to the login or to https is not an answer of /healthz."""
 
     def redirect_request(self, *given: object) -> None:
         return None

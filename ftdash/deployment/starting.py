@@ -1,8 +1,8 @@
-"""What has to hold before a process of an installation starts, and what `prepare` brings about.
+"""Checks the conditions for starting a process of an installation; `prepare` establishes them.
 
 `ftdash serve` asks `obstacle` before it becomes the process. So a bad configuration ends each
 process in the same way: with the finding of the doctor and its cure, in one line. Later, while a
-process works, each of these may fail for a time, and the process goes on.
+process works, any of these conditions may fail for a time, and the process continues.
 """
 
 import os
@@ -25,13 +25,16 @@ from pipelines.domain.errors import Rejected
 
 WEB, WORKER, BEAT, PROJECTOR = NAMES = ("web", "worker", "beat", "projector")
 CLOCKS_DIFFER_AT_START_MAX = timedelta(minutes=1)
-"""The doctor warns of less. More is no drift: a worker would take drivers that live for dead."""
+"""The doctor already reports a smaller difference.
+
+A difference above this is not drift: a worker would take living drivers for dead.
+"""
 
 Look = Callable[[], doctor.Diagnosis]
 
 
 def obstacle(name: str, host: str, port: int) -> doctor.Diagnosis | None:
-    """The first finding that keeps the process `name` from its work; None: it may start.
+    """Returns the first finding that keeps process `name` from working, or None if it may start.
 
     `host` and `port` are those of the web server.
     """
@@ -72,7 +75,7 @@ def prepare(*, takes_new_key: bool = False) -> None:
 
     Raises:
         Rejected: the home or the database cannot be used, the tables are those of a newer version,
-            or the key is another one than the noted one and `takes_new_key` was not said.
+            or the key is another one than the noted one and `takes_new_key` is False.
     """
     _check(doctor.home, doctor.database)
     if newer := _newer():
@@ -88,12 +91,13 @@ def prepare(*, takes_new_key: bool = False) -> None:
 
 
 def go_back_to(backup: Path) -> list[str]:
-    """Reverses the migrations that were not yet applied when `backup` was taken, and keeps all rows
-    that the older tables have a place for. Returns the names of those migrations.
+    """Reverses the migrations that were not yet applied when `backup` was taken.
+
+    Keeps all rows for which the older tables have a place. Returns the names of the migrations.
 
     Raises:
-        Rejected: the database cannot be used, the file is no backup, or a migration keeps nothing
-            that would let it be reversed.
+        Rejected: the database cannot be used, the file is not a backup, or a migration cannot be
+            reversed because it kept nothing for that.
     """
     _check(doctor.database)
     wanted = set(read_manifest(backup).migrations)

@@ -20,7 +20,7 @@ ENVIRONMENT = Path("etc/ftdash/environment")
 SECRETS = Path("etc/ftdash/secrets")
 """A file here is a secret that systemd hands to the services as a credential."""
 
-PRIVATE = 0o600  # passwords are in it
+PRIVATE = 0o600  # it contains passwords
 PUBLIC = 0o644
 
 DESCRIPTIONS = {
@@ -34,7 +34,7 @@ STARTS_DRIVERS = "worker"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """What differs between servers."""
+    """The values that differ between servers."""
 
     account: str
     home: Path
@@ -50,7 +50,7 @@ class UnitFile:
 
 
 def unit_files(server: Server) -> list[UnitFile]:
-    """All files, complete; the same server gives the same files."""
+    """Returns all files, complete; the same server always gives the same files."""
     said: dict[str, object] = {
         "account": server.account,
         "home": server.home,
@@ -84,7 +84,7 @@ def unit_files(server: Server) -> list[UnitFile]:
 
 
 def credentials() -> list[str]:
-    """What systemd calls the secrets, as `ftdash.settings` looks for them."""
+    """Returns the names of the secrets in systemd, under which `ftdash.settings` looks for them."""
     return [name.lower().replace("_", "-") for name in settings.SECRET_VARIABLES]
 
 
@@ -96,7 +96,7 @@ def install(server: Server, root: Path, replace: bool = False) -> list[UnitFile]
     """Writes the files; returns those that were written.
 
     Raises:
-        Rejected: one is there with another text, and `replace` was not said; nothing is written.
+        Rejected: a file is there with another text and `replace` is False; nothing is written.
     """
     files = unit_files(server)
     due = [each for each in files if not _is_there(each, root)]
@@ -126,7 +126,7 @@ def _rendered(name: str, said: dict[str, object]) -> str:
 
 
 def _command(words: tuple[str, ...]) -> str:
-    """As systemd reads it: words with blanks are quoted, and a percent sign is doubled."""
+    """Formats a command for systemd: quotes words with blanks and doubles percent signs."""
     if any('"' in word or "\n" in word for word in words):
         raise Rejected(f"The path of {sys.executable} holds a quotation mark; install elsewhere.")
     return " ".join(f'"{w}"' if " " in w else w for w in words).replace("%", "%%")

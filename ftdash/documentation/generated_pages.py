@@ -2,7 +2,7 @@
 
 MkDocs calls `on_files` (a hook, see mkdocs.yml) and gets the pages as text, so no generated file is
 ever stored or goes stale. Diagrams of states are drawn as SVG from the tables of allowed moves:
-states stand in columns by their longest path from the first state; moves back go beside them.
+the column of a state is its longest path from the first state; moves back run below the boxes.
 """
 
 import argparse
@@ -27,7 +27,7 @@ MARGIN = 14
 
 
 def state_diagram(moves: Moves, title: str) -> str:
-    """The SVG element as text. A life begins in the first state of the table."""
+    """Returns the SVG element as text. The first state of the table is the initial one."""
     places = _places(moves)
     width = MARGIN + max(x for x, _ in places.values()) + BOX[0] + MARGIN
     height = MARGIN + max(y for _, y in places.values()) + BOX[1] + MARGIN

@@ -58,7 +58,7 @@ def _digest() -> str:
 
 def build(directory: Path, *, is_strict: bool) -> None:
     """Replace `directory` by the built site. Raises Rejected if MkDocs refuses the sources."""
-    from mkdocs.commands.build import build as build_with_mkdocs  # half a second, for this alone
+    from mkdocs.commands.build import build as build_with_mkdocs  # takes half a second, only here
     from mkdocs.config import load_config
     from mkdocs.exceptions import MkDocsException
 
@@ -111,7 +111,7 @@ INLINE_SCRIPT = re.compile(r"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOT
 
 @require_safe
 def documentation(request: HttpRequest, path: str = "") -> HttpResponse:
-    """A file of the site; for a directory, its index page."""
+    """Serves a file of the site; for a directory, its index page."""
     site = current_site()
     if not site.is_dir():
         return render(request, "documentation/missing.html", status=503)
@@ -135,7 +135,7 @@ def documentation(request: HttpRequest, path: str = "") -> HttpResponse:
 
 @lru_cache(maxsize=1_000)
 def inline_scripts(page: Path) -> tuple[str, ...]:
-    """The sources by which the policy allows the inline scripts of this page."""
+    """Returns the policy's sources (digests) that allow the inline scripts of this page."""
     scripts = INLINE_SCRIPT.findall(page.read_text())
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
     return tuple(sorted({f"'sha256-{base64.b64encode(each).decode()}'" for each in digests}))

@@ -1,1 +1,1 @@
-"""What a bare machine lacks to run ftdash, and the processes of a one-machine installation."""
+"""Everything that a bare machine needs to run ftdash, and the processes of its installation."""

@@ -1,9 +1,9 @@
-"""`demo --check`: the demonstration without a person, bounded, with its answer proved.
+"""Runs `demo --check`: the demonstration without a person, bounded, with its answer proved.
 
-Owns the order of what is done to the pipeline. It sees and does only what a person could: rows
-through the queries, actions through the dashboard, and SIGKILL from outside, only for the process
-that the rows name. It uses the web server as a browser does, with a session and a CSRF token; it
-knows the addresses and the fields of the forms, and nothing behind them.
+Decides the order of the steps on the pipeline. It sees and does only what a person could: rows
+through the queries, actions through the dashboard, and SIGKILL from outside, only to a process that
+the rows name. It uses the web server as a browser does, with a session and a CSRF token; it knows
+the addresses and the fields of the forms, and nothing behind them.
 """
 
 import time
@@ -54,7 +54,7 @@ class DashboardClient:
             raise Rejected(f"The dashboard did not let {account.name} sign in.")
 
     def read(self, path: str) -> str:
-        """A page. Raises Rejected if the server does not answer, or answers with an error."""
+        """Returns a page. Raises Rejected if the server does not answer, or answers an error."""
         with answering(path):
             return str(self._client.get(path, follow_redirects=True).raise_for_status().text)
 
@@ -81,7 +81,7 @@ class DashboardClient:
 
 @contextmanager
 def answering(path: str) -> Iterator[None]:
-    """Wraps a request: describes its errors in a sentence."""
+    """Wraps a request: raises its errors as Rejected, in one sentence."""
     try:
         yield
     except httpx.HTTPError as failure:
@@ -89,7 +89,7 @@ def answering(path: str) -> Iterator[None]:
 
 
 def text_of(answer: httpx.Response) -> str:
-    """What a person would read, shortened."""
+    """Returns the text that a person would read, shortened."""
     words = " ".join(strip_tags(answer.text).split())
     return f"status {answer.status_code}: {words[:ANSWER_LENGTH_MAX]}"
 
@@ -133,7 +133,7 @@ REQUEST_WITHIN_S = 60.0
 
 
 def run_check(console: Console, checked: CheckedPipeline) -> CheckOutcome:
-    """Runs all steps in order; a step that fails is the verdict, and the driver's log is shown."""
+    """Runs all steps in order. A failure becomes the verdict, and the driver's log is shown."""
     outcome = checked.outcome()
     began = time.monotonic()
     port = free_port()
@@ -156,7 +156,7 @@ def first_line(failure: Rejected) -> str:
 
 
 class Scenario:
-    """The steps done to the pipeline, and their tally."""
+    """The steps of the check on the pipeline, and their tally."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Scenario:
         self._first_run = ""
 
     def play(self, outcome: CheckOutcome) -> CheckOutcome:
-        """The outcome holds what was reached until then, even if a step fails."""
+        """Even if a step fails, the outcome contains what was reached until then."""
         self._outcome = outcome
         try:
             self._play()

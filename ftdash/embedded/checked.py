@@ -3,7 +3,8 @@
 A plain Spark SQL batch query answers the same question and compares the answers. It shares no code
 with the engine, and runs as a separate process into which nothing of the engine is loaded.
 
-An `Observer` waits for conditions in the rows, each wait with its bound and its sentence.
+An `Observer` waits for conditions in the rows. Each wait has a time limit and a sentence that says
+what did not happen.
 """
 
 import os
@@ -38,7 +39,7 @@ ENDED_BADLY = (ShownState.FAILED, ShownState.CANCELED)
 
 
 class Observer:
-    """Sees one pipeline as its page does. Calls `beside` with every look while it waits."""
+    """Sees one pipeline as its page does. Calls `beside` at every look while it waits."""
 
     def __init__(self, pipeline: str, beside: Callable[[], None]) -> None:
         self._pipeline = pipeline
@@ -67,7 +68,7 @@ class Observer:
         )
 
     def wait_recovered(self, before: RunView, *, within_s: float) -> RunView:
-        """A newer attempt runs and has completed a checkpoint of its own."""
+        """Waits until a newer attempt runs and has completed a checkpoint of its own."""
 
         def has_recovered(run: RunView) -> bool:
             is_newer = run.run_id == before.run_id and run.attempt > before.attempt
@@ -108,12 +109,12 @@ class Observer:
         return any(row.attempt == before.attempt and row.checkpoint_id for row in failed)
 
     def checkpoints_completed(self) -> int:
-        """The number in all runs."""
+        """Returns the number of completed checkpoints in all runs."""
         axes = [queries.recovery_axis(run_id, POINTS_MAX) for run_id in self._run_ids()]
         return sum(len(axis.points) for axis in axes if axis is not None)
 
     def recoveries_ms(self) -> list[float]:
-        """From the last sign of life to all subtasks running, oldest first."""
+        """Returns the times from the last sign of life to all subtasks running, oldest first."""
         axes = [queries.recovery_axis(run_id, 1) for run_id in reversed(self._run_ids())]
         recoveries = [each for axis in axes if axis is not None for each in axis.recoveries]
         return [round(r.to_running_ms, 1) for r in recoveries if r.to_running_ms is not None]
@@ -182,7 +183,7 @@ class Observer:
 
 
 BATCH_WITHIN_S = 600
-"""A busy machine needs a multiple of the quarter of a minute that an idle one does."""
+"""An idle machine needs a quarter of a minute; a busy machine needs a multiple of that."""
 
 
 def compare_with_batch(paths: DemoPaths) -> OracleAnswer:
@@ -234,8 +235,10 @@ class CheckedPipeline(Protocol):
 
     @property
     def restores_older(self) -> bool:
-        """True if the restore goes back to before output that is visible already: all sinks must be
-        able to take such output back."""
+        """True if the restore goes back to a point before output that is already visible.
+
+        All sinks must be able to take such output back.
+        """
         ...
 
     def services(self) -> Iterator[Service]:
@@ -245,21 +248,21 @@ class CheckedPipeline(Protocol):
     def start(self) -> None: ...
 
     def finish(self, observer: Observer) -> None:
-        """Returns once all input is processed and committed. Raises Rejected."""
+        """Returns once all input is processed and committed. Raises Rejected if that fails."""
         ...
 
     def answer(self) -> Answer:
-        """Compares what each sink holds with the right answer. Raises Rejected."""
+        """Compares each sink's rows with the right answer. Raises Rejected if it cannot."""
         ...
 
     def outcome(self) -> CheckOutcome:
-        """The outcome before anything is done: where the output will be."""
+        """Returns the outcome before the first step: it says where the output will be."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedFlights:
-    """One year; the answer is a Spark SQL batch query's."""
+    """One year of flights; the right answer is that of a Spark SQL batch query."""
 
     paths: DemoPaths
     name: str = demo.NAME
@@ -286,10 +289,11 @@ class CheckedFlights:
 
 @dataclass(frozen=True, slots=True)
 class CheckedViews:
-    """A fixed number of views, counted again one by one. Its tables, topics and keys are its own,
-    because configured systems may hold those of others.
+    """A fixed number of views, which the right answer counts again one by one.
 
-    Kafka keeps what was published, so the restore does not go back to before visible output.
+    It has tables, topics and keys of its own, because configured systems may contain those of
+    others. Kafka keeps published records, so the restore does not go back to a point before visible
+    output.
     """
 
     views: PageViews = field(default_factory=lambda: views_of(f"check_{secrets.token_hex(3)}"))

@@ -1,7 +1,7 @@
 """The demonstration: an endless pipeline for a person at the dashboard, by default `flight_delays`.
 
 The installation starts step by step; each step is announced before it takes time. It gets two
-people: one may act, one may look.
+accounts: one may act, one may only look.
 """
 
 import secrets
@@ -67,10 +67,10 @@ def open_installation(
     web_port: int,
     for_pipelines: Callable[[], Iterator[Service]] = nothing_more,
 ) -> Iterator[Supervisor]:
-    """Everything runs inside the context, and nothing of it afterwards.
+    """Runs the whole installation inside the context, and nothing of it afterwards.
 
-    `for_pipelines`: services that must run before any driver, each started once the one before it
-    is ready; called when there is a database.
+    `for_pipelines` gives services that must run before any driver. Each one starts once the one
+    before it is ready. It is called when there is a database.
     """
     home = Path(settings.FTDASH_HOME)
     console.step(f"Everything is kept in {home}.")
@@ -141,7 +141,7 @@ class DemoOptions:
 
 
 def run_demo(options: DemoOptions, console: Console) -> None:
-    """Returns when it is asked to end."""
+    """Runs the demonstration; returns when a person or a signal asks it to end."""
     port = free_port_near(options.port)
     try:
         with open_installation(console, port, services_for(options)) as supervisor:
@@ -194,7 +194,7 @@ def greet(console: Console, port: int, accounts: list[Account], chosen: Demonstr
 
 
 def watch(supervisor: Supervisor, console: Console, name: str) -> None:
-    """Until a signal raises KeyboardInterrupt."""
+    """Shows the pipeline's status until a signal raises KeyboardInterrupt."""
     while True:
         supervisor.revive()
         page = queries.pipeline_page(name)

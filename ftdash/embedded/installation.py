@@ -30,7 +30,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port on which no process listens now; the first process to bind it owns it."""
+    """Returns a port on which no process listens now; the first process to bind it owns it."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -48,7 +48,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port_near(preferred: int) -> int:
-    """`preferred` if it is free, else any free one; 0 prefers none."""
+    """Returns `preferred` if it is free, else any free port; 0 means no preference."""
     return preferred if preferred and is_free(preferred) else free_port()
 
 
@@ -83,7 +83,7 @@ class RedisAddress:
 
 
 def describe() -> str:
-    """One sentence about the Redis in use, without its address, which holds a password."""
+    """Returns one sentence about the Redis in use, without its address, which has a password."""
     if os.environ.get("FTDASH_REDIS_URL") and EMBEDDED_REDIS_VARIABLE not in os.environ:
         return "Redis as FTDASH_REDIS_URL says."
     server = find_redis_server()
@@ -93,7 +93,7 @@ def describe() -> str:
 
 @cache
 def find_redis_server() -> RedisServer:
-    """The first of `redis-server` on PATH and the wheel's server that is new enough."""
+    """Returns `redis-server` on PATH if it is new enough, else the server of the wheel."""
     if (found := shutil.which("redis-server")) and (
         server := probe(Path(found), "of this machine")
     ):
@@ -107,7 +107,7 @@ def find_redis_server() -> RedisServer:
 
 
 def probe(executable: Path, origin: str) -> RedisServer | None:
-    """Describes `executable`; None if it does not start or is too old."""
+    """Describes `executable`; returns None if it does not start or is too old."""
     command = [str(executable), "--version"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
@@ -123,7 +123,7 @@ def version_of(answer: str) -> tuple[int, int, int]:
 
 
 def new_address() -> RedisAddress:
-    """A free port of this machine and a new random password."""
+    """Returns a free port of this machine and a new random password."""
     return RedisAddress(free_port(), secrets.token_urlsafe(24))
 
 
@@ -159,7 +159,7 @@ REDIS_URL_VARIABLE = "FTDASH_REDIS_URL"
 HOME_VARIABLE = "FTDASH_HOME"
 # Set if we start the Redis server of the page views ourselves.
 EMBEDDED_VIEWS_VARIABLE = "FTDASH_EMBEDDED_VIEWS_REDIS"
-# A token of this process, not one inherited from an installation that started it.
+# The id of the owning process, so that a value inherited from another installation does not count.
 ENTERED_VARIABLE = "FTDASH_EMBEDDED_OWNER"
 OWN_SERVERS = {  # the variable with an address, and the one that marks the server as ours
     REDIS_URL_VARIABLE: EMBEDDED_REDIS_VARIABLE,
@@ -172,7 +172,7 @@ def is_entered() -> bool:
 
 
 def reenter(home: Path) -> None:
-    """Replace this process by the same command in the environment of `home`."""
+    """Replace this process with the same command in the environment of `home`."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(
@@ -181,7 +181,7 @@ def reenter(home: Path) -> None:
 
 
 def environment_of(home: Path, owner_pid: int, outside: Mapping[str, str]) -> dict[str, str]:
-    """`outside`, plus the variables that all processes of one installation share."""
+    """Returns `outside`, plus the variables that all processes of one installation share."""
     entered = {
         HOME_VARIABLE: str(home.absolute()),
         TOKEN_VARIABLE: new_token(),
@@ -200,12 +200,12 @@ def own_token() -> str:
 
 
 def own_redis() -> RedisAddress | None:
-    """The address on which our own Redis listens; None if the user named a server."""
+    """Returns the address of our own Redis, or None if the user named a server."""
     return _own(REDIS_URL_VARIABLE)
 
 
 def own_views_redis() -> RedisAddress | None:
-    """The same for the Redis of page views and their counts."""
+    """Returns the same for the Redis of page views and their counts."""
     return _own(VIEWS_REDIS_VARIABLE)
 
 

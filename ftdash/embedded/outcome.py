@@ -107,7 +107,7 @@ class Console:
         return time.monotonic() - self._began
 
     def step(self, text: str) -> None:
-        """A line with the time since the start."""
+        """Writes a line with the time since the start."""
         self.line(f"{self.elapsed_s:6.1f} s  {text}")
 
     def line(self, text: str) -> None:

@@ -1,9 +1,9 @@
 """The demonstration `page_views`: generated views, counted into all configured systems.
 
 By default, views and counts are on a Redis of our own, and counts also in files. Systems that the
-environment names (see `pipelines.flows.page_view_feed`) are used as they are. The right totals are
-counted from the views one after the other, without the engine, and each system is read with its own
-client. Of the pipeline this module knows only the names of the output.
+environment names (see `pipelines.flows.page_view_feed`) are used as they are. This module counts
+the right totals from the views one by one, without the engine, and reads each system with its own
+client. It knows only the names of the pipeline's output.
 """
 
 import json
@@ -48,7 +48,7 @@ class PageViews:
     views_per_split: int | None = None  # None: endless
 
     def services(self) -> Iterator[Service]:
-        """Our own servers, then the feed, which continues where it had stopped."""
+        """Yields our own servers, then the feed, which continues where it had stopped."""
         yield from stack.views_redis()
         if is_configured(KAFKA):
             provide_topics(self.input, self.prefix)
@@ -111,7 +111,7 @@ def source() -> str:
 
 
 def systems() -> list[str]:
-    """The systems that get the counts."""
+    """Returns the systems that get the counts."""
     found = {"postgres": DATABASE, "kafka": KAFKA}
     return [
         "redis",
@@ -161,7 +161,7 @@ Row = tuple[str | Window, int]
 
 
 def expected(seed: int, views_per_split: int, splits: int) -> dict[str | Window, int]:
-    """The totals of each app, and of each app in each window."""
+    """Returns the totals of each app, and of each app in each window."""
     from pipelines.flows.page_view_feed import page_views
 
     counts: Counter[str | Window] = Counter()
@@ -199,7 +199,7 @@ def in_postgres(url: str, target: str) -> list[Row]:
 
 
 def in_kafka(address: Mapping[str, Any], target: str) -> list[Row]:
-    """Each window once; for each app the newest total."""
+    """Returns each window once, and the newest total of each app."""
     windows, totals = _tables(target)
     newest = dict(_row(json.loads(value)) for value in _records(address, totals))
     return [*(_row(json.loads(value)) for value in _records(address, windows)), *newest.items()]
@@ -237,7 +237,7 @@ def _in_tables(url: str, tables: Iterable[str]) -> list[Row]:
 
 
 def _records(settings: Mapping[str, Any], topic: str) -> list[bytes]:
-    """All committed records. Raises Rejected if the brokers do not supply them in time."""
+    """Returns all committed records. Raises Rejected if the brokers do not supply them in time."""
     committed = {"isolation.level": "read_committed", "enable.auto.commit": False}
     own = {"group.id": "ftdash-check", "enable.partition.eof": True, "auto.offset.reset": "error"}
     consumer = Consumer({**settings, **committed, **own})

@@ -31,13 +31,16 @@ STREAM_END_S = 2  # open event streams are cut when the server ends
 
 
 def broker() -> list[Service]:
-    """Our own Redis, or nothing if the user named one. The others need it to start and to end."""
+    """Returns our own Redis, or nothing if the user named one.
+
+    The other services need it to start and to end.
+    """
     address = own_redis()
     return [] if address is None else [redis_service("redis", address, FOR_THE_QUEUE)]
 
 
 def views_redis() -> list[Service]:
-    """Our own durable Redis for page views, or nothing if the user named one."""
+    """Returns our own durable Redis for page views, or nothing if the user named one."""
     address = own_views_redis()
     return [] if address is None else [redis_service("views-redis", address, FOR_PAGE_VIEWS)]
 
@@ -86,7 +89,7 @@ def beat() -> Service:
 
 
 def web(port: int, host: str = LOOPBACK) -> Service:
-    """`host` is the address to listen on. Its log lines are those of all our processes."""
+    """`host` is the address to listen on. Its log lines look like those of all our processes."""
     options = ("--host", host, "--port", str(port))
     logged = ("--log-level", "warning", "--log-config", str(NO_LOG_SETTINGS))
     believed = ("--no-proxy-headers",)  # `ftdash.asgi` believes those of FTDASH_TRUSTED_PROXIES

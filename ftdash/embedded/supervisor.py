@@ -91,7 +91,7 @@ def new_token() -> str:
 
 
 def read(path: Path) -> tuple[LedgerHead | None, list[StartedProcess]]:
-    """The entries of the ledger; an owner that died while writing may leave a torn last line."""
+    """Returns the ledger's entries. An owner that died while writing may leave a torn last line."""
     lines = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     if not lines:
         return None, []
@@ -100,7 +100,7 @@ def read(path: Path) -> tuple[LedgerHead | None, list[StartedProcess]]:
 
 
 def living(path: Path, *, spare: frozenset[int] = frozenset()) -> list[psutil.Process]:
-    """Every running process of this ledger, except its owner, the caller and `spare`."""
+    """Returns every running process of this ledger, except its owner, the caller and `spare`."""
     head, started = read(path)
     if head is None:
         return []
@@ -149,7 +149,7 @@ def end_all(
 
 
 def end(processes: list[psutil.Process], grace_s: float) -> None:
-    """SIGTERM now and SIGKILL after the grace period; psutil refuses a pid that was reused."""
+    """Sends SIGTERM now, and SIGKILL after the grace period; psutil refuses a reused process id."""
     for process in processes:
         send(process, "terminate")
     _, stubborn = psutil.wait_procs(processes, timeout=grace_s)
@@ -197,7 +197,7 @@ class Child:
         return self.process.poll() is not None
 
     def try_restart(self) -> bool:
-        """False, without a restart, if it died too often within the window."""
+        """Returns False, without a restart, if the service died too often in the window."""
         now = time.monotonic()
         if len(self._restarts) == RESTARTS_MAX and now - self._restarts[0] < RESTARTS_WINDOW_S:
             return False
@@ -226,7 +226,7 @@ class Supervisor:
         self._report("Ended; no process is left.")
 
     def start(self, *services: Service) -> None:
-        """Starts them side by side; returns when all are ready. Raises Rejected if that is slow."""
+        """Starts all at once; returns when all are ready. Raises Rejected if one is late."""
         began = time.monotonic()
         children = [Child(service, self._start_process) for service in services]
         self._children |= {child.service.name: child for child in children}
@@ -245,7 +245,7 @@ class Supervisor:
         return self._children[name].process.pid
 
     def stop(self) -> None:
-        """End every process of the ledger, last those that serve others."""
+        """End every process of the ledger; those that serve others end last."""
         first, last = self._by_order_of_ending()
         self._end_children(first)
         end_all(self._ledger.path, spare=frozenset(self._pids(last)) | {self._guardian.pid})
@@ -352,7 +352,7 @@ def last_words(log: Path) -> str:
 
 
 def guard(ledger: Path) -> None:
-    """What the guardian does."""
+    """Runs the guardian: ends all processes of the ledger once its owner is gone."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     sys.stdin.buffer.read()  # returns when the last writer is gone

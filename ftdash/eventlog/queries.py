@@ -1,8 +1,9 @@
 """The event log: one line for each row of other apps, read newest first, a page at a time.
 
-`SOURCES` is the table of the rows, each with its columns and its sentence. A page takes a few rows
-of each and merges them by time. It continues at the place of the previous page's last line, not at
-a page number. So new lines shift nothing, and the thousandth page costs no more than the first.
+`SOURCES` lists the kinds of rows, each with its columns and its sentence. A page takes a few rows
+of each kind and merges them by time. It continues at the place of the previous page's last line,
+not at a page number. So new lines shift nothing, and the thousandth page costs no more than the
+first.
 """
 
 import heapq
@@ -61,7 +62,7 @@ from ftdash.watching.queries.incidents import PARTS
 from pipelines.domain.commands import LabelSavepoint, SavepointCommand
 
 FIRST_YEAR, LAST_YEAR = 1970, 2999
-"""Beyond them no database could tell the moment in UTC."""
+"""Outside these years, a database may be unable to express the moment in UTC."""
 
 ROWS_MAX = 2**63
 NAME_SHOWN = 80  # of a Flink job, whose name may be a whole query
@@ -92,7 +93,7 @@ class LineKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """`actor` is empty if no person requested it, `pipeline` if it concerns all."""
+    """`actor` is empty if no person requested it; `pipeline` is empty if it concerns all."""
 
     at: datetime
     kind: LineKind
@@ -104,24 +105,24 @@ class Line:
     why: str
     source: int  # index in `SOURCES`
     row: int
-    incident: int | None = None  # that the line belongs to
+    incident: int | None = None  # the incident that the line belongs to
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """None: whatever it is. `since` is included, `until` is not."""
+    """None matches everything. `since` is included, `until` is not."""
 
     pipeline: str | None = None
     kind: LineKind | None = None
     actor: str | None = None
-    with_routine: bool = True  # checkpoints that are taken in passing, and go well
+    with_routine: bool = True  # False leaves out periodic checkpoints that did not fail
     since: datetime | None = None
     until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The last line of a page: what follows is older, or of its very moment and behind it."""
+    """The last line of a page: later lines are older, or have the same time and come after it."""
 
     at: datetime
     source: int
@@ -133,7 +134,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str) -> "Cursor | None":
-        """None for what is no cursor."""
+        """Returns None if `text` is not a cursor."""
         parts = text.split("~")
         try:
             at, source, row = datetime.fromisoformat(parts[0]), int(parts[1]), int(parts[2])
@@ -159,9 +160,9 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """`time` is a column that is never null. `actor` is empty where there is none.
+    """`time` is a column that is never null. `actor` is empty if there is none.
 
-    `parts` are read along with the row; `routine` says which rows are nothing remarkable.
+    `parts` are read along with the row; `routine` selects the rows that are not remarkable.
     """
 
     kind: LineKind
@@ -174,7 +175,7 @@ class Source:
 
     @property
     def pipeline(self) -> str:
-        """The column that leads to it; empty where there is none."""
+        """The column that leads to the pipeline; empty if there is none."""
         return next((part for part in (RUN, PIPELINE) if part in self.parts), "")
 
 
@@ -188,7 +189,7 @@ def _request(row: Request) -> Told:
 
 
 def _naming(row: Request) -> str:
-    """What a savepoint was called then; its label may be another one since."""
+    """Returns the name that a savepoint had then; its label may have changed since."""
     command = row.command
     if isinstance(command, LabelSavepoint):
         called = f"called {command.label!r}" if command.label else "called by no name"
@@ -226,7 +227,7 @@ def _checkpoint(row: Checkpoint) -> Told:
 
 
 def _why_it_failed(row: Checkpoint) -> str:
-    """As on the pages of checkpoints: the reason, then what happened here."""
+    """Returns the reason, then what happened in this case, as on the pages of checkpoints."""
     return " ".join(dict.fromkeys(text for text in (row.reason_text, row.message) if text))
 
 
@@ -483,7 +484,7 @@ def log_page(asked: Asked, cursor: Cursor | None, limit: int) -> LogPage:
 
 
 def whole_log(asked: Asked) -> Iterator[list[Line]]:
-    """Every line, newest first, a batch at a time; each row is read once."""
+    """Yields every line, newest first, a batch at a time; reads each row once."""
     each = [_all_of(source, index, asked) for index, source in _sources(asked)]
     merged = heapq.merge(*each, key=_place)
     while lines := list(islice(merged, BATCH)):
@@ -491,7 +492,7 @@ def whole_log(asked: Asked) -> Iterator[list[Line]]:
 
 
 def actors() -> list[str]:
-    """All people who ever asked for something."""
+    """Returns all people who ever asked for something."""
     found: set[str] = set()
     for source in SOURCES:
         if source.actor:
@@ -509,8 +510,10 @@ def _lines(asked: Asked, cursor: Cursor | None, limit: int) -> list[Line]:
 
 
 def _all_of(source: Source, index: int, asked: Asked) -> Iterator[Line]:
-    """Reads batches, each from where the previous one ended. No query stays open between them,
-    because several threads may ask for them."""
+    """Reads the lines in batches, each from where the previous one ended.
+
+    No query stays open between batches, because several threads may ask for them.
+    """
     cursor: Cursor | None = None
     while True:
         lines = [_line(row, index, source) for row in _rows(source, index, asked, cursor)[:BATCH]]
@@ -521,7 +524,7 @@ def _all_of(source: Source, index: int, asked: Asked) -> Iterator[Line]:
 
 
 def _sources(asked: Asked) -> Iterator[tuple[int, Source]]:
-    """The sources that may have matching lines, with their index among all."""
+    """Returns the sources that may have matching lines, each with its index in `SOURCES`."""
     return ((index, each) for index, each in enumerate(SOURCES) if _may_have(each, asked))
 
 
@@ -552,7 +555,8 @@ def _behind(source: Source, index: int, cursor: Cursor) -> Q:
     older = Q(**{f"{source.time}__lt": cursor.at})
     up_to = Q(**{f"{source.time}__lte": cursor.at})
     if index == cursor.source:
-        # An index can be entered at a time; with an OR of two it is read from its beginning.
+        # With this bound, the database enters the index at that time. With only an OR of two
+        # conditions, it reads the index from its beginning.
         return up_to & (older | Q(pk__lt=cursor.row))
     return up_to if index > cursor.source else older
 
@@ -577,5 +581,5 @@ def _line(row: Any, index: int, source: Source) -> Line:
 
 
 def _place(line: Line) -> tuple[float, int, int]:
-    """Newest first; at equal times in the order of the sources, then the newest row."""
+    """Sorts newest first; at equal times by the order of the sources, then the newest row."""
     return -line.at.timestamp(), line.source, -line.row

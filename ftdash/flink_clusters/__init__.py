@@ -1,1 +1,1 @@
-"""Flink clusters that are watched: what they are asked, what is kept of it, what is triggered."""
+"""Watches Flink clusters: asks them, keeps their answers, and triggers actions on their jobs."""

@@ -1,7 +1,8 @@
-"""The answers of Flink's REST interface, decoded: of 1.20 and 2.3 alike. Pure.
+"""The decoded answers of the REST interface of Flink 1.20 and 2.3. Pure.
 
-A struct has the fields that are used, and ignores all others: each version of Flink adds some. What
-a version may leave out has a default. Source: Flink, `org.apache.flink.runtime.rest.messages`.
+A struct has the fields that ftdash uses and ignores all others, because each version of Flink adds
+some. A field that a version may leave out has a default. Source: Flink,
+`org.apache.flink.runtime.rest.messages`.
 """
 
 from collections.abc import Iterable
@@ -15,21 +16,21 @@ from pipelines.domain.errors import Rejected
 Answer = TypeVar("Answer")
 NOT_SET = -1
 Hex32 = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-"""Jobs, vertices and triggers. It becomes a part of addresses, so nothing else may pass."""
+"""The id of a job, vertex or trigger. It becomes part of an address, so nothing else may pass."""
 
 
 Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Millis = Annotated[int, Meta(ge=-1, le=253_402_300_799_000)]
-"""Since the epoch, up to the year 9999."""
+"""In ms since the epoch, up to the year 9999."""
 
 
 class Kebab(Struct, frozen=True, rename="kebab"):
-    """Most of Flink's names."""
+    """Fields whose names are in kebab case, as most of Flink's are."""
 
 
 class Snake(Struct, frozen=True):
-    """The names in statistics of checkpoints."""
+    """Fields whose names are in snake case, as in Flink's statistics of checkpoints."""
 
 
 class DashboardConfig(Kebab, frozen=True):
@@ -37,7 +38,7 @@ class DashboardConfig(Kebab, frozen=True):
 
 
 class JobOverview(Kebab, frozen=True):
-    """Times are ms since the epoch; `NOT_SET`: there is none."""
+    """Times are in ms since the epoch; `NOT_SET` means that there is none."""
 
     jid: Hex32
     name: str
@@ -72,7 +73,7 @@ class Counts(Snake, frozen=True):
 
 
 class CheckpointStatistics(Snake, frozen=True):
-    """One attempt. `end_to_end_duration` and sizes are of what has been acknowledged."""
+    """One attempt. `end_to_end_duration` and sizes cover the subtasks that have acknowledged."""
 
     id: Long
     status: Literal["IN_PROGRESS", "COMPLETED", "FAILED"]
@@ -114,7 +115,7 @@ class Checkpoints(Snake, frozen=True):
     history: list[CheckpointStatistics] = []
 
     def all(self) -> list[CheckpointStatistics]:
-        """The history, and what it no longer has of the latest of each kind. Newest first."""
+        """Returns the history, plus the latest of each kind if missing there. Newest first."""
         latest = (self.latest.completed, self.latest.savepoint, self.latest.failed)
         found = {each.id: each for each in latest if each is not None}
         found |= {each.id: each for each in self.history}
@@ -133,7 +134,7 @@ class AlignmentFigures(Snake, frozen=True):
 
 
 class SubtaskStatistics(Snake, frozen=True):
-    """Figures are absent until it has acknowledged."""
+    """The figures are absent until the subtask has acknowledged."""
 
     index: Count
     status: str
@@ -153,8 +154,10 @@ class VertexCheckpoint(Snake, frozen=True):
 
 
 class SubtaskPart(Snake, frozen=True):
-    """What is kept of one subtask that has acknowledged. Times in ms; `acknowledged_ms` is after
-    the trigger."""
+    """The figures that are kept of one subtask that has acknowledged.
+
+    Times are in ms; `acknowledged_ms` is the time after the trigger.
+    """
 
     vertex: str
     index: int
@@ -172,7 +175,7 @@ class SubtaskPart(Snake, frozen=True):
 
 
 def parts_of(vertex: str, answer: VertexCheckpoint) -> list[SubtaskPart]:
-    """Of the subtasks that have acknowledged."""
+    """Returns the parts of the subtasks that have acknowledged."""
     return [
         SubtaskPart(
             vertex=vertex,
@@ -212,7 +215,7 @@ class Exceptions(Struct, frozen=True, rename="camel"):
 
 
 class SubtaskPressure(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Ratios of time, 0 to 1; Flink writes one that it does not know as "NaN"."""
+    """Ratios of time, 0 to 1; Flink writes an unknown ratio as "NaN"."""
 
     ratio: float | str = 0.0
     idle_ratio: float | str = 0.0
@@ -220,7 +223,7 @@ class SubtaskPressure(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class VertexPressure(Kebab, frozen=True):
-    """`status` "deprecated": Flink has no fresh figures yet, and gathers them."""
+    """The `status` "deprecated" means that Flink has no fresh figures yet and gathers them."""
 
     status: str
     backpressure_level: str = "ok"
@@ -228,7 +231,7 @@ class VertexPressure(Kebab, frozen=True):
 
 
 class Pressure(Snake, frozen=True):
-    """What is kept of one operator: Flink's word, and the greatest ratio of a subtask, 0 to 1."""
+    """The backpressure of an operator: Flink's level, and its subtasks' greatest ratios, 0 to 1."""
 
     vertex: str
     name: str
@@ -239,7 +242,7 @@ class Pressure(Snake, frozen=True):
 
 
 def pressure_of(vertex: Vertex, answer: VertexPressure) -> Pressure | None:
-    """None while Flink has no fresh figures."""
+    """Returns None while Flink has no fresh figures."""
     if answer.status != "ok" or not answer.subtasks:
         return None
     return Pressure(
@@ -271,7 +274,7 @@ class FailureCause(Struct, frozen=True, rename="kebab"):
 
 
 class Operation(Struct, frozen=True, kw_only=True):
-    """What became of a trigger: of a savepoint and a stop, or of a checkpoint."""
+    """The outcome of a trigger: of a savepoint or a stop, or of a checkpoint."""
 
     location: str | None = None
     checkpoint_id: Long | None = field(default=None, name="checkpointId")
@@ -301,11 +304,11 @@ class Errors(Struct, frozen=True):
 
 
 Settings = dict[str, Any]
-"""Flink's answer about the checkpoints of a job, as it is."""
+"""Flink's answer about the checkpoint settings of a job, unchanged."""
 
 
 def decoded(content: bytes, type_: type[Answer], asked: str) -> Answer:
-    """Raises Rejected if it is no answer of Flink."""
+    """Raises Rejected if this is not an answer of Flink."""
     try:
         return msgspec.json.decode(content, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -313,7 +316,7 @@ def decoded(content: bytes, type_: type[Answer], asked: str) -> Answer:
 
 
 def first_error(content: bytes) -> str:
-    """The first line of Flink's own message; empty if there is none."""
+    """Returns the first line of Flink's own message, or an empty string if there is none."""
     try:
         found = msgspec.json.decode(content, type=Errors).errors
     except (msgspec.DecodeError, UnicodeDecodeError):

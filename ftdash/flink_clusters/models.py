@@ -1,7 +1,7 @@
-"""Rows of watched Flink clusters. `services` are their only writers.
+"""Rows of watched Flink clusters. Only `services` writes them.
 
-They are kept without end: Flink itself keeps ten checkpoints of a job, and forgets all of them when
-its JobManager dies.
+They are kept without end, because Flink itself keeps only ten checkpoints of a job, and forgets all
+of them when its JobManager dies.
 """
 
 from django.db import models
@@ -28,7 +28,7 @@ class FlinkCluster(models.Model):
     failed_looks = models.PositiveIntegerField(default=0)  # one after the other
     due_at = models.DateTimeField()  # when it is asked again
     turn_holder = models.CharField(max_length=32, default="")  # empty: no process talks to it
-    turn_until = models.DateTimeField(null=True)  # then its holder counts as dead
+    turn_until = models.DateTimeField(null=True)  # after that, its holder counts as dead
     version = models.PositiveBigIntegerField(default=0)  # grows with every change
 
     class Meta:
@@ -77,7 +77,7 @@ class FlinkCheckpointStatus(models.TextChoices):
 
 
 class FlinkCheckpoint(models.Model):
-    """A checkpoint or savepoint, and where it lies: with all others the catalogue of points."""
+    """A checkpoint or savepoint and its location; all rows together are the catalogue of points."""
 
     job = models.ForeignKey(FlinkJob, on_delete=models.CASCADE, related_name="checkpoints")
     checkpoint_id = models.BigIntegerField()
@@ -171,7 +171,7 @@ class FlinkActionState(models.TextChoices):
 
 
 class FlinkAction(models.Model):
-    """What a person asked of a job; it ends once, in one of three states."""
+    """A person's request to a job; it ends once, in one of three states."""
 
     job = models.ForeignKey(FlinkJob, on_delete=models.CASCADE, related_name="actions")
     kind = models.CharField(max_length=12, choices=FlinkActionKind.choices)

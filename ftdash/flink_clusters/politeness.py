@@ -1,4 +1,4 @@
-"""What a cluster is asked in one look, and when the next look is due. Pure.
+"""Decides what to ask a cluster in one look, and when the next look is due. Pure.
 
 A look asks as little as the pages need: the list of jobs each time, the checkpoints of jobs that
 run, and everything else only when Flink says that a job has changed. A cluster that does not answer
@@ -15,13 +15,13 @@ from ftdash.flink_clusters.bodies import CheckpointStatistics, JobOverview
 
 LOOK_EVERY = timedelta(seconds=5)
 IDLE_LOOK_EVERY = timedelta(seconds=15)
-"""While no job runs."""
+"""The pause while no job runs."""
 
 PRESSURE_EVERY = timedelta(seconds=30)
 """Flink gathers its metrics every 10 s, and one request per operator is many."""
 
 DETAILS_MAX = 2
-"""Checkpoints of a job whose subtasks are asked for in one look, the newest first."""
+"""The number of checkpoints per job whose subtasks one look asks for, the newest first."""
 
 SETTLED_AFTER_MS = 6_000
 """Flink answers from a copy of a job that is up to `web.refresh-interval` old, 3 s by default. Its
@@ -34,19 +34,19 @@ _OVER = {"FAILED", "CANCELED", "FINISHED", "SUSPENDED"}
 
 
 def is_over(state: str) -> bool:
-    """Whether a job of this JobStatus will not go on."""
+    """True if a job with this JobStatus will not continue."""
     return state in _OVER
 
 
 def pause_after(failed_looks: int) -> timedelta:
-    """5, 10, 20, ... 300 s after looks that failed one after the other."""
+    """Returns 5, 10, 20, ... 300 s, for looks that failed one after the other."""
     state = RetryCallState(Retrying(), None, (), {})
     state.attempt_number = failed_looks
     return timedelta(seconds=_BACKOFF(state))
 
 
 def pause_until_next(states: Iterable[str]) -> timedelta:
-    """After a look that succeeded, by the states of all jobs."""
+    """Returns the pause after a look that succeeded, given the states of all jobs."""
     return LOOK_EVERY if any(not is_over(each) for each in states) else IDLE_LOOK_EVERY
 
 
@@ -71,7 +71,7 @@ def wanted(
     pressure_at: datetime | None,
     now: datetime,
 ) -> Wanted:
-    """`known_modification`: Flink's time of the newest change whose consequences were all read."""
+    """`known_modification` is Flink's time of the newest change whose effects were all read."""
     is_changed = job.last_modification != known_modification
     goes_on = not is_over(job.state)
     return Wanted(
@@ -83,15 +83,17 @@ def wanted(
 
 
 def is_settled(job: JobOverview, flink_now: int) -> bool:
-    """Whether all answers about the job are from after its newest change. `flink_now`: ms since the
-    epoch by Flink's clock; negative: it did not say."""
+    """True if all answers about the job are from after its newest change.
+
+    `flink_now` is in ms since the epoch, by Flink's clock; negative means that Flink did not say.
+    """
     return flink_now < 0 or flink_now - job.last_modification >= SETTLED_AFTER_MS
 
 
 def to_detail(
     found: Iterable[CheckpointStatistics], known: Iterable[int]
 ) -> list[CheckpointStatistics]:
-    """The checkpoints whose subtasks to ask for; `known`: those that were asked for already."""
+    """Returns the checkpoints whose subtasks to ask for; `known` ones were asked for already."""
     done = set(known)
     ended = [each for each in found if each.status != "IN_PROGRESS" and each.id not in done]
     return sorted(ended, key=lambda each: -each.id)[:DETAILS_MAX]

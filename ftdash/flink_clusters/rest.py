@@ -1,7 +1,7 @@
 """Talks to one cluster: one request after the other, with a limit on the time and size of each.
 
 It follows no redirect and ignores proxies of the environment, so that the token of a cluster goes
-to its address alone. What a refusal quotes is Flink's own message, never a header.
+to its address alone. A refusal quotes Flink's own message, never a header.
 """
 
 import ssl
@@ -20,7 +20,7 @@ from pipelines.domain.errors import Rejected, Retryable
 Answer = TypeVar("Answer")
 TIMEOUT_S = 5.0
 ANSWER_S_MAX = 10.0
-"""For a whole answer, however slowly its parts come."""
+"""The limit for a whole answer, however slowly its parts come."""
 
 ANSWER_BYTES_MAX = 16 << 20
 ADDRESS_LENGTH_MAX = 500
@@ -28,16 +28,16 @@ ADDRESS_LENGTH_MAX = 500
 
 @cache
 def _trusted() -> ssl.SSLContext:
-    """To read the authorities takes longer than a look."""
+    """Reading the certificate authorities takes longer than a look."""
     return httpx.create_ssl_context(trust_env=False)
 
 
 _UNDECIDED = (408, 502, 503, 504)
-"""Something in front of the JobManager, or a JobManager that is starting: it may have acted."""
+"""Answers of a proxy, or of a JobManager that is starting: the request may have had an effect."""
 
 
 class Silent(Retryable):
-    """The cluster did not answer. `was_sent`: it may have read the request."""
+    """The cluster did not answer. `was_sent` means that it may have read the request."""
 
     def __init__(self, text: str, *, was_sent: bool) -> None:
         super().__init__(text)
@@ -45,15 +45,15 @@ class Silent(Retryable):
 
 
 class Unknown(Rejected):
-    """Flink answered that it knows nothing of the kind (404)."""
+    """Flink answered that it does not know what was asked for (404)."""
 
 
 class Refused(Rejected):
-    """Flink, or something in front of it, answered that it will not (other 4xx and 5xx)."""
+    """Flink, or something in front of it, refused the request (other 4xx and 5xx)."""
 
 
 def checked_address(text: str) -> str:
-    """Without a slash at its end. Raises Rejected if no cluster can be there."""
+    """Returns the address without a final slash. Raises Rejected if no cluster can be there."""
     written = text.strip().rstrip("/")
     try:
         url = httpx.URL(written)
@@ -77,7 +77,7 @@ def checked_address(text: str) -> str:
 class FlinkRest:
     """A connection to one cluster, to be used as a context manager by one thread.
 
-    `before_each` is called before each request, and may raise what ends the talk.
+    `before_each` is called before each request, and may raise an error to end the conversation.
     """
 
     def __init__(
@@ -110,15 +110,15 @@ class FlinkRest:
         return decoded(self._ask("GET", path, None), type_, path)
 
     def post(self, path: str, body: Mapping[str, Any]) -> None:
-        """Raises as `get`. What the answer holds is not needed."""
+        """Raises the same as `get`. The content of the answer is not needed."""
         self._ask("POST", path, body)
 
     def cancel(self, jid: str) -> None:
-        """Raises as `get`."""
+        """Raises the same as `get`."""
         self._ask("PATCH", f"/jobs/{jid}?mode=cancel", {})
 
     def flink_version(self) -> str:
-        """Raises Silent if nothing answers, Rejected if that is no Flink."""
+        """Raises Silent if nothing answers, or Rejected if the answer is not from a Flink."""
         try:
             return self.get("/config", DashboardConfig).flink_version
         except Refused:

@@ -1,4 +1,4 @@
-"""What becomes of an action on a Flink job: savepoint, stop, cancellation or checkpoint. Pure.
+"""Decides the steps of an action on a Flink job: savepoint, stop, cancellation, checkpoint. Pure.
 
 Guarantee: an action is sent once, or its row says that it was sent again. Each trigger carries an
 id of ours, which is stored before the first request leaves. Flink takes a trigger id once, and
@@ -19,20 +19,22 @@ from ftdash.flink_clusters.bodies import TriggerResult
 from ftdash.flink_clusters.politeness import is_over
 
 SEND_WITHIN = timedelta(minutes=10)
-"""A cluster that is silent for longer is not surprised by an action of long ago."""
+"""If the cluster is silent for longer, the action is too old to be sent."""
 
 SEND_AGAIN_WITHIN = timedelta(minutes=2)
 """Well within the five minutes for which Flink remembers a trigger id."""
 
 OUTCOME_WITHIN = timedelta(minutes=15)
-"""Since Flink was last heard about the action; longer than its checkpoints may take by default."""
+"""Counted from Flink's last word on the action; longer than checkpoints may take by default."""
 
 DIRECTORY_LENGTH_MAX = 2_000
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """`directory` empty: the one that the cluster has configured. `drain`: the sources end as if
-    their input did, so the job is not to be resumed."""
+    """An empty `directory` means the one that the cluster has configured.
+
+    With `drain`, the sources end as if their input did, so the job must not be resumed.
+    """
 
     directory: str = ""
     savepoint_format: Literal["CANONICAL", "NATIVE"] = "CANONICAL"
@@ -42,15 +44,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 class Next(Enum):
     SEND = auto()
-    SEND_AGAIN = auto()  # under the same trigger id, and said in the row
-    ASK = auto()  # Flink for what became of it
+    SEND_AGAIN = auto()  # under the same trigger id; the row says so
+    ASK = auto()  # ask Flink for the outcome
     GIVE_UP = auto()  # nothing was sent
-    FORGET = auto()  # it was sent, and what became of it cannot be found out
+    FORGET = auto()  # it was sent, and its outcome cannot be found out
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`problem` empty: it succeeded."""
+    """An empty `problem` means that the action succeeded."""
 
     problem: str = ""
     location: str = ""
@@ -62,18 +64,18 @@ def next_of_unsent(*, created_at: datetime, now: datetime) -> Next:
 
 
 def next_of_unknown(*, sent_at: datetime, was_accepted: bool, now: datetime) -> Next:
-    """Flink answers that it does not know the trigger id."""
+    """Decides after Flink's answer that it does not know the trigger id."""
     is_fresh = now - sent_at <= SEND_AGAIN_WITHIN
     return Next.SEND_AGAIN if is_fresh and not was_accepted else Next.FORGET
 
 
 def next_of_silent(*, answered_at: datetime, now: datetime) -> Next:
-    """It was sent, and the cluster does not answer."""
+    """Decides about a trigger that was sent to a cluster that does not answer."""
     return Next.ASK if now - answered_at <= OUTCOME_WITHIN else Next.FORGET
 
 
 def outcome_of_trigger(answer: TriggerResult) -> Outcome | None:
-    """None: it is under way."""
+    """Returns None while the action is under way."""
     if answer.status.id != "COMPLETED":
         return None
     done = answer.operation
@@ -85,7 +87,7 @@ def outcome_of_trigger(answer: TriggerResult) -> Outcome | None:
 
 
 def outcome_of_cancel(state: str) -> Outcome | None:
-    """By the state of the job; None: it is under way."""
+    """Judges by the state of the job. Returns None while the cancellation is under way."""
     if state == "CANCELED":
         return Outcome()
     if is_over(state):
@@ -94,7 +96,7 @@ def outcome_of_cancel(state: str) -> Outcome | None:
 
 
 def body_of(kind: str, asked: Asked, trigger_id: str) -> dict[str, object]:
-    """The request, in the names that Flink has for each kind."""
+    """Returns the request, in the names that Flink has for each kind."""
     directory = asked.directory or None
     if kind == "STOP":
         return {
@@ -114,7 +116,7 @@ def body_of(kind: str, asked: Asked, trigger_id: str) -> dict[str, object]:
 
 
 def paths_of(kind: str, jid: str, trigger_id: str) -> tuple[str, str]:
-    """Where a trigger is sent, and where to ask for it."""
+    """Returns the path to send a trigger to, and the path to ask for it."""
     sent = {"STOP": "stop", "CHECKPOINT": "checkpoints"}.get(kind, "savepoints")
     asked = "checkpoints" if kind == "CHECKPOINT" else "savepoints"
     return f"/jobs/{jid}/{sent}", f"/jobs/{jid}/{asked}/{trigger_id}"

@@ -1,4 +1,4 @@
-"""What is wrong with a watched Flink cluster or one of its jobs, from what is known about it. Pure.
+"""Finds what is wrong with a watched Flink cluster or one of its jobs, from known facts. Pure.
 
 Each sign has a cause in the one table of causes and next steps, `ftdash.incidents.causes`; the
 machine of incidents decides when one opens and when it is over.
@@ -22,7 +22,7 @@ FAILED_IN_A_ROW = 3
 LATE_AFTER_INTERVALS = 10
 LATE_AFTER_MIN = timedelta(seconds=60)
 GONE_FOR = timedelta(days=1)
-"""After so long without a successor, a job that its cluster has lost is no news any more."""
+"""After this long without a successor, a job that its cluster has lost is no longer news."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +34,11 @@ class ClusterSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSeen:
-    """Of a job whose cluster answers. Savepoints are in none of it but `completed_at`.
+    """The known facts about a job whose cluster answers.
 
-    `durations_ms`: of completed checkpoints, oldest first. `failures_in_a_row`: Flink's words on
-    the newest ones, the newest first, up to the first that completed. `interval_ms` None: it takes
-    none by itself.
+    Only `completed_at` considers savepoints. `durations_ms` are those of completed checkpoints,
+    oldest first. `failures_in_a_row` are Flink's words on the newest ones, the newest first, up to
+    the first that completed. `interval_ms` is None if the job takes none by itself.
     """
 
     now: datetime
@@ -56,7 +56,7 @@ class JobSeen:
 
 
 def cluster_signs(seen: ClusterSeen) -> Iterator[Sign]:
-    """It stands: it is so now. One look that fails is none, only a minute of them."""
+    """The sign stands while a minute of looks has failed; one look that fails is no sign."""
     if not seen.problem or seen.heard_at is None or seen.now - seen.heard_at <= SILENT_AFTER:
         return
     ago = duration((seen.now - seen.heard_at) / MILLISECOND)
@@ -64,7 +64,7 @@ def cluster_signs(seen: ClusterSeen) -> Iterator[Sign]:
 
 
 def job_signs(seen: JobSeen) -> Iterator[Sign]:
-    """All of them stand: each is so now."""
+    """All signs stand: each one is the case now."""
     for cause, text in _found(seen):
         yield _standing(seen.now, cause, text)
 
@@ -111,7 +111,7 @@ def _failing(messages: Sequence[str]) -> str:
 
 
 def _late(seen: JobSeen) -> str | None:
-    """Compared with its interval, or with how long its checkpoints take if that is longer."""
+    """Compares with the interval, or with how long checkpoints take if that is longer."""
     if seen.interval_ms is None:
         return None
     usual_ms = max(seen.interval_ms, median(seen.durations_ms) if seen.durations_ms else 0)

@@ -41,9 +41,10 @@ def process_of(run_id: str, pid: int | None, what: str) -> psutil.Process:
 
 
 def watching_worker() -> psutil.Process:
-    """The Celery worker that last did the round over all runs.
+    """Returns the Celery worker that last did the round over all runs.
 
-    Raises Rejected if there was none, or if its process is on another machine or no such worker.
+    Raises Rejected if there was none, or if its process is on another machine or is not a Celery
+    worker.
     """
     beat = Heartbeat.objects.filter(name=HeartbeatName.RECONCILE).first()
     if beat is None:
@@ -61,7 +62,7 @@ def watching_worker() -> psutil.Process:
 
 
 def watched_since(killed: Owner, killed_at: datetime) -> datetime | None:
-    """When a worker other than the killed one did its round."""
+    """Returns when a worker other than the killed one did its round, or None."""
     beat = Heartbeat.objects.filter(name=HeartbeatName.RECONCILE, at__gt=killed_at).first()
     if beat is None or (beat.pid == killed.pid and not _has_successor(killed)):
         return None
@@ -69,7 +70,7 @@ def watched_since(killed: Owner, killed_at: datetime) -> datetime | None:
 
 
 def _has_successor(killed: Owner) -> bool:
-    """True if another process has its id, as in a restarted container."""
+    """True if another process has its id now, as in a restarted container."""
     try:
         is_there = psutil.Process(killed.pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -78,7 +79,7 @@ def _has_successor(killed: Owner) -> bool:
 
 
 def identity_of(process: psutil.Process) -> Owner:
-    """Distinguishes it from a later process with its id."""
+    """Returns an identity that a later process with the same id does not have."""
     return Owner(
         pid=process.pid,
         process_began_s=began_after_boot_s(process.pid),
@@ -88,7 +89,7 @@ def identity_of(process: psutil.Process) -> Owner:
 
 
 def forbid_writing(process: psutil.Process) -> None:
-    """None of its files can grow any more: a write fails as on a full disk. Sockets keep working.
+    """Keeps all its files from growing: a write fails as on a full disk. Sockets keep working.
 
     Python ignores the signal that would end the process, and raises an OSError instead.
     """
@@ -97,7 +98,7 @@ def forbid_writing(process: psutil.Process) -> None:
 
 
 def release(held: Owner) -> None:
-    """Lets it continue and write again. Harmless if it does so already, or is gone."""
+    """Lets the process continue and write again. Harmless if it already does, or is gone."""
     process = held.process()
     if process is None:
         return
@@ -117,7 +118,7 @@ SLOW_FOR = timedelta(seconds=30)
 """Counted from when the next checkpoint is due."""
 
 FULL_FOR = timedelta(seconds=60)
-"""At most; it ends earlier once something has failed."""
+"""At most this long; the fault ends earlier once something has failed."""
 
 MOMENTS = {
     Fault.KILL_SLOT: KillMoment.NOW,
@@ -184,12 +185,12 @@ def _command(day: GameDay, fault: Fault) -> KillDriver | SlowSlot | KillSlot:
 
 
 def effect_within(day: GameDay) -> timedelta:
-    """How long the fault may take to have an effect."""
+    """Returns how long the fault may take to have an effect."""
     return EFFECT_WITHIN + effect_after(Fault(day.fault), day.run)
 
 
 def effect_after(fault: Fault, run: Run) -> timedelta:
-    """How long, by design, it takes until the driver can notice."""
+    """Returns how long, by design, it takes until the driver can notice."""
     settings = parse_settings(run.settings_now)
     if fault is Fault.FREEZE_SLOT:
         return timedelta(milliseconds=settings.heartbeat.timeout_ms)

@@ -72,7 +72,7 @@ class GameDay(models.Model):
     refusal = models.TextField(default="")  # why it could not be carried out
     held = models.JSONField(null=True)  # Owner as JSON: the process hit from outside
     release_at = models.DateTimeField(null=True)
-    watched_at = models.DateTimeField(null=True)  # a worker watches again after a worker's kill
+    watched_at = models.DateTimeField(null=True)  # a worker watched again after the kill of one
     audit = models.ForeignKey(Audit, null=True, on_delete=models.SET_NULL, related_name="+")
     ended_at = models.DateTimeField(null=True)
     verdict = models.CharField(max_length=12, choices=Verdict, default="")

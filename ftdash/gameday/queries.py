@@ -65,12 +65,12 @@ class Score:
 
     @property
     def runs(self) -> int:
-        """The number that took effect."""
+        """The number of game days whose fault took effect."""
         return self.passed + self.failed + self.unproven
 
 
 def scoreboard(days: Iterable[Scored]) -> list[Score]:
-    """By pipeline, then in the order in which the faults are declared."""
+    """Returns the scores by pipeline, then in the order in which the faults are declared."""
     groups: dict[tuple[str, Fault], list[Scored]] = {}
     for day in days:
         groups.setdefault((day.pipeline, day.fault), []).append(day)
@@ -102,7 +102,7 @@ def _score(pipeline: str, fault: Fault, days: list[Scored]) -> Score:
 
 DAYS_MAX = 30
 SCORED_MAX = 2_000
-"""The score is made from the newest of all that have ended."""
+"""The score counts this many game days: the newest that have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class GameDayView:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pipeline, and why it cannot be hit now; empty: it can."""
+    """A pipeline, and why it cannot be hit now; empty means that it can."""
 
     name: str
     why_not: str
@@ -169,7 +169,7 @@ def game_days(pipeline: str | None = None, limit: int = DAYS_MAX) -> GameDays:
 
 
 def candidates() -> list[Candidate]:
-    """Every pipeline, by name; takes as many queries for a thousand as for one."""
+    """Returns every pipeline by name, with as many queries for a thousand as for one."""
     asked = ((row, problem_with(KillSlot, row, run)) for row, run in newest_runs())
     return [Candidate(row.name, problem) for row, problem in asked]
 
@@ -225,19 +225,19 @@ def _seen(row: GameDay) -> Seen | None:
 
 REFUSED = (RequestPhase.FAILED, RequestPhase.REJECTED)
 NOT_AUDITED = "not audited"
-"""`pipelines.audit.report.Covers.NOTHING`, whose module loads what only audits need."""
+"""The value of `pipelines.audit.report.Covers.NOTHING`; that module loads what only audits need."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Survived:
-    """The effect of a fault on a run that went on."""
+    """The effect of a fault on a run that continued."""
 
     at: datetime
     cause: str
 
 
 def seen(day: GameDay) -> Seen:
-    """For a day whose fault was to be carried out at `injected_at`."""
+    """Reads the facts about a game day whose fault was due at `injected_at`."""
     if day.fault == Fault.KILL_WORKER:
         return _seen_of_worker(day)
     run = day.run
@@ -288,7 +288,7 @@ def _successor(run: Run) -> str:
 
 
 def _seen_of_worker(day: GameDay) -> Seen:
-    """The run is not hit: it has to go on as if nothing had happened."""
+    """The fault does not hit the run, which must continue as if nothing had happened."""
     run, injected_at, killed = day.run, day.injected_at or day.asked_at, _killed_worker(day)
     harmed = Failure.objects.filter(run=run, sequence__gt=day.before_sequence, at__gte=injected_at)
     first = harmed.order_by("sequence").first()
@@ -314,7 +314,7 @@ def _seen_of_worker(day: GameDay) -> Seen:
 
 
 def _killed_worker(day: GameDay) -> str:
-    """Why the worker counts as killed; empty: it lives."""
+    """Returns why the worker counts as killed, or an empty string while it lives."""
     if day.held is None:
         return ""
     worker = msgspec.convert(day.held, Owner)
@@ -322,7 +322,7 @@ def _killed_worker(day: GameDay) -> str:
 
 
 def _survived(day: GameDay, lost: QuerySet[Checkpoint]) -> _Survived | None:
-    """The effect of a storage fault that has shown although the run has not failed."""
+    """Returns the effect of a storage fault that shows although the run has not failed."""
     if day.fault not in (Fault.FULL_DISK, Fault.SLOW_STORAGE):
         return None
     failed = lost.first()
@@ -353,7 +353,7 @@ def _slowed(day: GameDay) -> _Survived | None:
 
 
 def _running_at(recoveries: list[Recovery], survived: _Survived | None) -> datetime | None:
-    """A run that has lost at most a checkpoint has never stood still."""
+    """A run that has lost at most a checkpoint has never stopped running."""
     if survived is not None:
         return survived.at
     return recoveries[-1].running_at if recoveries else None
@@ -372,12 +372,12 @@ def _refusal_of(request_id: str) -> str:
 
 
 def _is_open(request_id: str) -> bool:
-    """Without an answer, the request may still be carried out: no day ends before that."""
+    """Without an answer, the driver may still act on the request: no game day ends before that."""
     return Request.objects.filter(request_id=request_id, phase__in=OPEN_PHASES).exists()
 
 
 def _recoveries(run: Run, failure: Failure | None) -> list[Recovery]:
-    """From the first one since the failure to the one that restored the run, or the newest."""
+    """Lists the recoveries since the failure, up to the one that restored the run or the newest."""
     if failure is None:
         return []
     since = Recovery.objects.filter(run=run, sequence__gt=failure.sequence).order_by("sequence")
@@ -419,7 +419,7 @@ def _phases(recovery: Recovery) -> dict[str, float]:
 
 
 def _recovery_ms(recoveries: list[Recovery]) -> float | None:
-    """For several in a row, from the beginning of the first, because their phases leave gaps."""
+    """Measures several in a row from the beginning of the first, as their phases leave gaps."""
     if recoveries[-1].running_at is None:
         return None
     if len(recoveries) == 1:

@@ -104,7 +104,7 @@ def reconcile() -> None:
 
 
 def _inject(day: GameDay) -> None:
-    """The worker that claims the row does it, once; if it dies here, the fault did not happen."""
+    """The worker that claims the row injects the fault once; if it dies here, none happened."""
     claimed = GameDay.objects.filter(pk=day.pk, state=GameDayState.ASKED).update(
         state=GameDayState.INJECTED,
         injected_at=timezone.now(),

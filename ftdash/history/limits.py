@@ -2,7 +2,8 @@
 
 The limit is the default, or an admin's choice. Programs and monitors get the counts; a monitor
 takes a counter that goes down for one that restarted. So code that deletes rows adds them here in
-the same transaction, and code that counts reads both in one statement, between which nothing moves.
+the same transaction. Code that counts reads both in one statement, so that nothing moves in
+between.
 """
 
 from collections.abc import Collection, Mapping
@@ -47,7 +48,7 @@ def kept_for(kind: Kind) -> timedelta:
 
 
 def change(*, kind: Kind, keep: timedelta, requester: str, reason: str) -> None:
-    """Older rows are gone within minutes, permanently."""
+    """Changes the limit. Older rows are gone within minutes, permanently."""
     reason = check_reason(reason)
     if keep not in choices(kind):
         raise Rejected(f"History of {kind.label} cannot be kept for {period(keep)}.")
@@ -86,7 +87,7 @@ class Tally:
 
 
 def add(tallies: Mapping[Counter, Tally]) -> None:
-    """Adds rows that are about to be deleted, locked, in the transaction that deletes them."""
+    """Adds rows that are about to be deleted, with locks, in the transaction that deletes them."""
     rows = PrunedCount.objects.select_for_update()
     for (run_pk, what, reason_name), tally in tallies.items():
         row, _ = rows.get_or_create(run_id=run_pk, what=what, reason_name=reason_name)
@@ -96,7 +97,7 @@ def add(tallies: Mapping[Counter, Tally]) -> None:
 
 
 def ever(rows: QuerySet[Any], what: Counted, runs: Collection[int]) -> dict[int, int]:
-    """By primary key of the run: how many of its `rows` exist or were deleted."""
+    """Returns, by primary key of the run, how many of its `rows` exist or were deleted."""
     there = rows.filter(run__in=runs).order_by().values("run").annotate(count=Count("pk"))
     gone = PrunedCount.objects.filter(run__in=runs, what=what).order_by()
     both = there.values_list("run", "count").union(gone.values_list("run", "count"), all=True)
@@ -107,5 +108,5 @@ def ever(rows: QuerySet[Any], what: Counted, runs: Collection[int]) -> dict[int,
 
 
 def forget(run: Run) -> None:
-    """Its rows are made again, including deleted ones, which will be deleted again."""
+    """Deletes the counts: the run's rows are made again, even deleted ones, and pruned again."""
     PrunedCount.objects.filter(run=run).delete()

@@ -1,6 +1,6 @@
 """Rows of how long history is kept, if an admin has changed it, and of how many rows were deleted.
 
-`limits` writes the former, `pruned_counts` the latter.
+`limits` writes both.
 """
 
 from django.db import models
@@ -9,8 +9,11 @@ from ftdash.jobs.models import Run
 
 
 class Kind(models.TextChoices):
-    """What is deleted with age. Requests, the log, audits and ledgers are kept for good; journals
-    as long as `settings.JOURNAL_RETENTION_DAYS` says."""
+    """The kinds of rows that are deleted with age.
+
+    Requests, the log, audits and ledgers are kept for good; journals are kept as long as
+    `settings.JOURNAL_RETENTION_DAYS` says.
+    """
 
     METRICS = "METRICS", "metrics"
     CHECKPOINTS = "CHECKPOINTS", "checkpoints"

@@ -21,7 +21,7 @@ from pipelines.domain.errors import FailureKind
 
 
 class Cause(StrEnum):
-    """A kind of failure, or something that is seen without one."""
+    """A kind of failure, or trouble that is seen without one."""
 
     FUNCTION = FailureKind.FUNCTION.value
     MALFORMED_RECORD = FailureKind.MALFORMED_RECORD.value
@@ -101,7 +101,7 @@ QUARANTINE_NOW = Step(
     ChangeSettings.kind,
     (("execution.poison-records.policy", "quarantine"),),
 )
-"""While the run still tries by itself."""
+"""For a run that still tries by itself."""
 
 QUARANTINE = Step(
     "Set the record aside and go on",
@@ -155,13 +155,13 @@ class Advice:
     title: str  # the incident in a few words
     cure: str  # one sentence or two, in the imperative
     place: Place = Place.NOWHERE
-    recovers_alone: bool = False  # the run goes on by itself once the world is well again
+    recovers_alone: bool = False  # the run continues by itself once the trouble is over
     meanwhile: str = ""  # what the run does, or what comes after the cure
     steps: tuple[Step, ...] = ()  # the best first; which of them are possible depends on the run
 
     @property
     def step(self) -> str:
-        """All of it, as people read it."""
+        """The whole advice, as people read it."""
         return f"{self.cure} {self.meanwhile}".rstrip()
 
 
@@ -498,7 +498,7 @@ ADVICE: dict[Cause, Advice] = {
 
 
 def advice_on(cause: Cause, *, has_failed: bool) -> Advice:
-    """`has_failed`: the run has given up, so nothing happens by itself any more."""
+    """`has_failed` means that the run has given up, so nothing happens by itself any more."""
     advice = ADVICE[cause]
     if not (has_failed and advice.recovers_alone):
         return advice
@@ -529,6 +529,6 @@ OF_CONCERN: dict[Concern, Cause] = {
     Concern.WATERMARK_STILL: Cause.WATERMARK_STILL,
     Concern.BACKPRESSURED: Cause.BACKPRESSURED,
 }
-"""The others follow from failures, which have causes of their own."""
+"""The other concerns follow from failures, which have causes of their own."""
 
 OF_FAILURES = frozenset(Cause(kind.value) for kind in FailureKind)

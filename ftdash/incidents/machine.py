@@ -1,4 +1,4 @@
-"""Decides which incidents a pipeline has: when one opens, goes on, and is over. Pure.
+"""Decides which incidents a pipeline has: when one opens, continues, and is over. Pure.
 
 An incident belongs to one cause. It opens with its first sign and counts the later ones. It stays
 open until the pipeline has shown that it works: `CALM_CHECKPOINTS` checkpoints completed after the
@@ -19,7 +19,7 @@ CALM_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
-    """A failure at a moment, or something that is so now (`stands`). Times in seconds."""
+    """A failure at a moment, or a condition that is so now (`stands`). Times are in seconds."""
 
     cause: Cause
     text: str
@@ -29,8 +29,10 @@ class Sign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """An incident that is not over. `count`: of its signs; one that stands counts once, or not yet,
-    if a failure will report the same."""
+    """An incident that is not over. `count` is the number of its signs.
+
+    A sign that stands counts once, or not yet if a failure will report the same.
+    """
 
     cause: Cause
     text: str  # of the newest sign
@@ -41,10 +43,10 @@ class Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What the pipeline does now.
+    """The present condition of the pipeline.
 
-    `completed_s`: when its newest checkpoints completed, at most `CALM_CHECKPOINTS` are needed.
-    `is_periodic`: it completes them by itself.
+    `completed_s` are the times when its newest checkpoints completed; at most `CALM_CHECKPOINTS`
+    are needed. `is_periodic` means that it takes them by itself.
     """
 
     now_s: float
@@ -64,14 +66,14 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """`open`: as they are after it, with those that were open before it in their order."""
+    """`open` are the incidents after it; those that were open before it come first, in order."""
 
     open: list[Open]
     closed: list[Closed]
 
 
 def judge(open_before: Sequence[Open], signs: Iterable[Sign], health: Health) -> Round:
-    """One round. `signs`: the failures since the last round, oldest first, and what stands now."""
+    """Judges one round. `signs` are the new failures, oldest first, and what stands now."""
     found = {incident.cause: incident for incident in open_before}
     all_signs = list(signs)
     for sign in sorted(all_signs, key=lambda sign: sign.stands):  # failures first
@@ -98,7 +100,7 @@ def _is_consequence(sign: Sign, found: dict[Cause, Open]) -> bool:
 
 def _with(known: Open | None, sign: Sign) -> Open:
     if known is None:
-        is_counted = not (sign.stands and sign.cause in OF_FAILURES)  # else by its failure
+        is_counted = not (sign.stands and sign.cause in OF_FAILURES)  # else its failure counts
         return Open(
             cause=sign.cause,
             text=sign.text,
@@ -111,7 +113,7 @@ def _with(known: Open | None, sign: Sign) -> Open:
 
 
 def _over_because(incident: Open, health: Health) -> str | None:
-    """None: it is not over."""
+    """Returns None if the incident is not over."""
     if health.is_canceled:
         return "The pipeline was stopped."
     if health.is_finished:

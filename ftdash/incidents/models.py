@@ -6,7 +6,7 @@ from ftdash.jobs.models import Pipeline, Run
 
 
 class Incident(models.Model):
-    """What is wrong with one pipeline for one cause, as `machine.Open` has it."""
+    """One thing that is wrong with one pipeline, with its cause, as `machine.Open` has it."""
 
     pipeline = models.ForeignKey(Pipeline, on_delete=models.CASCADE, related_name="incidents")
     run = models.ForeignKey(Run, null=True, on_delete=models.SET_NULL)  # of its newest sign
@@ -37,7 +37,7 @@ class Incident(models.Model):
 
 
 class IncidentNote(models.Model):
-    """What a person says on an incident: that they look after it, what they found or did."""
+    """A person's note on an incident: that they look after it, or what they found or did."""
 
     incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="notes")
     author = models.CharField(max_length=150)
@@ -52,9 +52,10 @@ class IncidentNote(models.Model):
 
 
 class JudgedFailures(models.Model):
-    """Up to where a pipeline's failures have been judged, so that each is counted once.
+    """The place up to which a pipeline's failures were judged, so that each is counted once.
 
-    By the run's number and the line in its journal: rows may be written again from a journal.
+    It is a run's number and a line in its journal, because rows may be written again from a
+    journal.
     """
 
     pipeline = models.OneToOneField(Pipeline, on_delete=models.CASCADE)

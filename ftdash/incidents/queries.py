@@ -1,7 +1,7 @@
 """The only reader of incidents, and the figures that make their next step exact.
 
-The figures say how much room is left where, and which server is away. They follow from what they
-are given; only `room_at` asks the system about a disk.
+The figures say how much room is left where, and which server is away. They follow from the
+arguments; only `room_at` asks the system about a disk.
 """
 
 import re
@@ -27,7 +27,7 @@ from pipelines.domain.commands import COMMANDS
 from pipelines.domain.status import JobStatus
 
 _PATH = re.compile(r"(?<![\w.])(/[\w.\-/=@+]*[\w\-=@+])")
-_PORTS = (  # how clients of PostgreSQL, Redis, Kafka and object stores name what they cannot reach
+_PORTS = (  # how clients of PostgreSQL, Redis, Kafka and object stores name unreachable servers
     re.compile(r'at "(?P<host>[^"\s]+)"(?: \([^)]*\))?,? port (?P<port>\d{1,5})'),
     re.compile(
         r"(?<![\d:.\w])(?P<host>\[[0-9a-fA-F:]+\]|[A-Za-z0-9][\w.\-]*):(?P<port>\d{2,5})(?![\d:])"
@@ -41,7 +41,7 @@ _OF_DISKS = frozenset({Cause.DISK_FULL, Cause.DISK_READ_ONLY})
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Of one file system, as it is now."""
+    """The room on one file system, as it is now."""
 
     mount: str
     free_bytes: int
@@ -57,13 +57,13 @@ class Room:
 
 
 def path_in(text: str) -> str | None:
-    """The first path that a message names; None: it names none."""
+    """Returns the first path that a message names, or None if it names none."""
     found = _PATH.search(text)
     return found[1] if found else None
 
 
 def server_in(text: str) -> str | None:
-    """`host:port` of the server that a message is about; None: it names none."""
+    """Returns `host:port` of the server that a message is about, or None if it names none."""
     for pattern in _PORTS:
         if found := pattern.search(text):
             return f"{found['host']}:{found['port']}"
@@ -71,18 +71,18 @@ def server_in(text: str) -> str | None:
 
 
 def slot_in(text: str) -> str | None:
-    """The number of the slot that a message is about; None: it is about none."""
+    """Returns the number of the slot that a message is about, or None if it is about none."""
     found = _SLOT.match(text)
     return found[1] if found else None
 
 
 def memory_of(slot: str, resident_bytes: int) -> str:
-    """What a slot that is gone was last known to hold."""
+    """Returns a sentence about the memory that a lost slot was last known to hold."""
     return f"Slot {slot} held {size(resident_bytes)} of memory when it was last heard of."
 
 
 def figures(cause: Cause, text: str) -> str:
-    """One sentence with what a person has to know to act; empty: the message has no more in it."""
+    """Returns one sentence with a figure that a person needs to act, or an empty string."""
     if cause in _OF_DISKS and (path := path_in(text)) is not None:
         room = room_at(Path(path))
         return room.sentence if room else ""
@@ -105,7 +105,7 @@ def _gap(text: str) -> str:
 
 
 def room_at(path: Path) -> Room | None:
-    """Of the file system that holds `path`, or would; None: it is not on this machine."""
+    """Returns the room on the file system of `path`; None if that is not on this machine."""
     try:
         there = next(each for each in (path, *path.parents) if each.exists())
         if there == Path("/") and len(path.parts) > 2:
@@ -148,7 +148,7 @@ class IncidentView:
     notes: list[NoteView]
     figures: str  # one sentence; empty: there are none
     steps: list[Step]  # those that are possible now, the best first
-    restart_at: datetime | None  # when the run goes on by itself, while it waits
+    restart_at: datetime | None  # when the run continues by itself, while it waits
     next_attempt: int | None  # that begins then
 
     @property
@@ -183,7 +183,7 @@ class IncidentHistory:
 
 
 def open_incidents(pipeline: str | None = None) -> list[IncidentView]:
-    """Those that wait for a person first, then the newest."""
+    """Returns the open incidents: those that wait for a person first, then the newest."""
     rows = _rows().filter(closed_at=None)
     if pipeline is not None:
         rows = rows.filter(pipeline__name=pipeline)
@@ -191,7 +191,7 @@ def open_incidents(pipeline: str | None = None) -> list[IncidentView]:
 
 
 def history(page: int, per_page: int) -> IncidentHistory:
-    """The incidents that are over; a page beyond the last is the last."""
+    """Returns the incidents that are over. A page beyond the last gives the last page."""
     found = Paginator(_rows().exclude(closed_at=None), per_page).get_page(page)
     pages = found.paginator
     return IncidentHistory(pages.count, found.number, pages.num_pages, _views(found))
@@ -203,7 +203,7 @@ def incident(key: int) -> IncidentView | None:
 
 
 def evidence(key: int) -> Evidence | None:
-    """None: it was seen without a failure, or the failure's row is deleted by now."""
+    """Returns None if it was seen without a failure, or the failure's row is deleted by now."""
     row = Incident.objects.filter(pk=key).first()
     if row is None:
         return None
@@ -226,17 +226,17 @@ def _rows() -> QuerySet[Incident]:
 
 
 def advice_of(row: Incident) -> Advice:
-    """What a person should do about it now."""
+    """Returns what a person should do about the incident now."""
     return advices_of([row])[row.pk]
 
 
 def advices_of(rows: Iterable[Incident]) -> dict[int, Advice]:
-    """`advice_of` each, by primary key: the same few queries for any number."""
+    """Returns `advice_of` each, by primary key, with the same few queries for any number."""
     return {row.pk: _advice(row, newest) for row, newest in _with_newest_runs(rows)}
 
 
 def _with_newest_runs(rows: Iterable[Incident]) -> list[tuple[Incident, Run | None]]:
-    """With the newest run of the pipeline; None for an incident that is over."""
+    """Pairs each incident with the newest run of its pipeline, or None if the incident is over."""
     found = list(rows)
     waiting = {row.pipeline_id for row in found if row.closed_at is None}
     runs = {pipeline.pk: run for pipeline, run in newest_runs(waiting)} if waiting else {}
@@ -285,7 +285,7 @@ def _figures(row: Incident, cause: Cause) -> str:
 
 
 def _possible(row: Incident, newest: Run | None, advice: Advice) -> list[Step]:
-    """The buttons that would not be refused at once."""
+    """Returns the steps whose requests would not be refused at once."""
     if row.closed_at is not None:
         return []
     return [

@@ -1,8 +1,8 @@
-"""Opens, goes on with and closes incidents, and keeps what people note on them.
+"""Opens, continues and closes incidents, and keeps people's notes on them.
 
 The projector judges once a second: it runs without Redis and without a worker, and it has just
-folded what the drivers reported. Every round starts from the rows, so a projector that died in
-between costs nothing.
+folded the drivers' reports. Every round starts from the rows, so a projector that died in between
+costs nothing.
 """
 
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ _CAUSES = {cause.value for cause in Cause}
 
 
 def judge_all() -> None:
-    """One round for all pipelines. Raises what the database raises; the next round goes on."""
+    """Judges all pipelines once. Raises what the database raises; the next round continues."""
     shown = fleet()
     news = _news()
     open_ones: dict[int, list[Incident]] = {}
@@ -45,7 +45,7 @@ def judge_all() -> None:
 
 
 def note(key: int, author: str, text: str) -> None:
-    """Raises Rejected if there is no such incident, or nothing is said."""
+    """Raises Rejected if there is no such incident, or the text is empty or too long."""
     incident = Incident.objects.filter(pk=key).first()
     if incident is None:
         raise Rejected(f"There is no incident {key}.")
@@ -61,8 +61,10 @@ def note(key: int, author: str, text: str) -> None:
 
 
 def _news() -> dict[int, list[Failure | RestoreRefusal]]:
-    """The failures, and the points that were found damaged, that were not judged yet: oldest first,
-    by the key of their pipeline."""
+    """Returns the failures and damaged points that were not judged yet, by key of the pipeline.
+
+    Each list is oldest first.
+    """
     place = "run__pipeline__judgedfailures"
     later_run = Q(run__number__gt=F(f"{place}__run_number"))
     same_run = Q(run__number=F(f"{place}__run_number"), sequence__gt=F(f"{place}__sequence"))
@@ -124,7 +126,7 @@ def _judge_one(
 
 
 def _health(summary: PipelineSummary, run: Run | None, since: datetime, now: datetime) -> Health:
-    """`since`: no older checkpoint speaks for any of its incidents."""
+    """Reads checkpoints since `since`: an older one says nothing about any of its incidents."""
     if run is None:
         return Health(now_s=now.timestamp())
     completed = Checkpoint.objects.filter(run=run, status__in=COMPLETE, completed_at__gt=since)
@@ -152,7 +154,7 @@ def _open(row: Incident) -> Open:
 
 
 def _write(pipeline: int, run: Run | None, row: Incident | None, incident: Open) -> bool:
-    """True if a page shows it otherwise than before."""
+    """Returns True if a page now shows the incident differently."""
     if row is None:
         row = Incident(pipeline_id=pipeline, cause=incident.cause, opened_at=_at(incident.opened_s))
     elif _open(row) == incident:
@@ -167,7 +169,7 @@ def _write(pipeline: int, run: Run | None, row: Incident | None, incident: Open)
 def _close(
     pipeline: int, run: Run | None, row: Incident | None, closed: Closed, now: datetime
 ) -> None:
-    """A sign may be seen only when all is well again: it was an incident, and is over."""
+    """Also writes an incident whose sign was seen only after all was well again: it is over."""
     if row is None:
         incident = closed.incident
         row = Incident(pipeline_id=pipeline, run=run, cause=incident.cause)
@@ -182,5 +184,5 @@ def _at(seconds: float) -> datetime:
 
 
 def _announce(pipeline: int) -> None:
-    """Open pages follow the version."""
+    """Raises the version, which open pages follow."""
     Pipeline.objects.filter(pk=pipeline).update(version=F("version") + 1)

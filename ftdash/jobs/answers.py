@@ -1,7 +1,7 @@
-"""What the queries of jobs answer with: frozen values, complete, with their age.
+"""The results of the queries of jobs: frozen values, complete, with their age.
 
-`as_of` is when the driver last reported what is shown. `state` is a Flink job state, or STALE
-(the driver should report once a second and does not) or UNKNOWN (nothing folds the reports).
+`as_of` is when the driver last reported what is shown. `state` is a Flink job state, or STALE (the
+driver should report once a second and does not) or UNKNOWN (nothing folds the reports).
 """
 
 import re
@@ -16,7 +16,7 @@ from pipelines.domain.gaps import Gap
 
 
 class ShownState(StrEnum):
-    """JobStatus, and three more that only an observer can be in."""
+    """JobStatus, and three more states that only an observer can see."""
 
     NEVER_STARTED = "NEVER_STARTED"
     CREATED = "CREATED"  # a driver is being started
@@ -57,7 +57,7 @@ class VertexView:
     parallelism: int | None = None  # its own; None: that of the run
 
     def subtask_count(self, parallelism: int) -> int:
-        """In a run of this parallelism."""
+        """Returns the number of its subtasks in a run of this parallelism."""
         return self.parallelism or parallelism
 
 
@@ -87,10 +87,10 @@ class SubtaskView:
     busy_ms: int | None = None  # since the attempt started; None: it did not say
     backpressured_ms: int | None = None
     idle_ms: int | None = None
-    pending_records: int | None = None  # of a source that knows: there to be read
+    pending_records: int | None = None  # records there to be read, of a source that knows
     bytes_in: int | None = None  # through channels, since the attempt started
     bytes_out: int | None = None
-    queued_ms: int | None = None  # what is queued takes about so long; None: not measured
+    queued_ms: int | None = None  # about how long the queued records take; None: not measured
     window_bytes: int | None = None  # what each of its channels may hold
     stands_ms: int | None = None  # how long author's code has held it
     stands_at: str = ""  # the line of that code
@@ -137,9 +137,9 @@ class RunView:
     subtasks: list[SubtaskView]
     records_to_replay: int | None  # about, if it died now; None: not known
     to_recover_ms: float | None  # about, until those are read again; None: not known, or not run
-    restart_at: datetime | None  # when it goes on, while it waits before a restart
+    restart_at: datetime | None  # when it continues, while it waits before a restart
     next_restart_delay_ms: float | None  # of a failure now; None: not known
-    recovery_count: int  # so many measured recoveries that rests on
+    recovery_count: int  # the number of measured recoveries that this rests on
     journal_path: str
     journal_gap: str  # what was deleted before it was read; a sentence
     driver_log_path: str
@@ -166,7 +166,7 @@ class RunBrief:
 
 @dataclass(frozen=True, slots=True)
 class ActionOffer:
-    """Whether an action makes sense now; not whether this person may do it."""
+    """Says whether an action makes sense now, not whether this person may do it."""
 
     kind: RequestKind
     is_possible: bool
@@ -258,7 +258,7 @@ class RecordsView:
     split: str
     first_offset: int
     last_offset: int
-    is_moment: bool  # what failed fired at that time and was made of other records
+    is_moment: bool  # it only gives the time: what failed was made from other records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +281,7 @@ class FailureView:
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """The same failure, as often as it has come."""
+    """One failure, with the number of times that it has come."""
 
     newest: FailureView
     count: int
@@ -292,8 +292,10 @@ _NUMBER = re.compile(r"\d+")
 
 
 def grouped(newest_first: Iterable[FailureView]) -> list[FailureGroup]:
-    """The group that failed last comes first. Numbers of processes, attempts and offsets do not
-    make two failures of one."""
+    """Groups equal failures; the group that failed last comes first.
+
+    Failures that differ only in the numbers of processes, attempts and offsets are equal.
+    """
     found: dict[tuple[str | None, str], FailureGroup] = {}
     for failure in newest_first:
         key = (failure.operator or failure.vertex, _NUMBER.sub("", failure.cause))
@@ -330,8 +332,9 @@ class Notice:
     """Something a person should know that is neither failure nor recovery, oldest first."""
 
     kind: str
-    """restore_refused, zombie_refused, output_superseded, output_published_again,
-    leftovers_discarded, leftovers_kept or target_taken_over"""
+    """One of restore_refused, zombie_refused, output_superseded, output_published_again,
+    leftovers_discarded, leftovers_kept or target_taken_over.
+    """
 
     run_id: str
     attempt: int
@@ -364,9 +367,9 @@ class DamageView:
 
 @dataclass(frozen=True, slots=True)
 class ZombiesView:
-    """What was refused of one attempt that was over: how often, and the last time."""
+    """The refusals of one attempt that was over: how many, and the last time."""
 
-    attempt: int  # 0: a stranger, who claimed none that is over
+    attempt: int  # 0: a stranger that claimed no past attempt
     kind: str  # "late commit", "late acknowledgement", "connection", ...
     count: int
     last_at: datetime
@@ -374,7 +377,7 @@ class ZombiesView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantinedView:
-    """A record that no operator is given any more."""
+    """A record that no operator receives any more."""
 
     at: datetime
     source: str
@@ -388,7 +391,7 @@ class QuarantinedView:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineView:
-    """Of one run; `records` are the newest, newest first."""
+    """The quarantine of one run; `records` are the newest, newest first."""
 
     count: int
     limit: int  # 0: the run has set nothing aside
@@ -402,7 +405,7 @@ class QuarantineView:
 
 @dataclass(frozen=True, slots=True)
 class ReplayView:
-    """A run that reads the quarantine again: so far that many of its records."""
+    """A run that reads the quarantine again; `records` counts those read so far."""
 
     run_id: str
     run_number: int

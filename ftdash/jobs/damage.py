@@ -1,6 +1,6 @@
-"""Damage found in a point: in the words of every page, and passed on to the drivers concerned.
+"""Words the damage found in a point for all pages, and reports it to the drivers concerned.
 
-The control plane passes on what it finds only to runs under way that the point belongs to: the run
+The control plane reports its findings only to runs under way that the point belongs to: the run
 that wrote it, and a run that has claimed it. The driver reads its points itself
 (`pipelines.bus.inbox`).
 """
@@ -44,7 +44,7 @@ def told_of(row: DamageFinding) -> ToldDamage:
 
 
 def _named(files: list[str]) -> str:
-    """With a verb; of many files only the first is named."""
+    """Names the files, with a verb; of many files, only the first."""
     more = len(files) - 1
     if not more:
         return f"the shared file {files[0]} is"
@@ -61,7 +61,7 @@ log = logging.getLogger("ftdash.damage")
 
 
 def on_damage_found(path: str, problem: str) -> None:
-    """Has each such driver read its points again, unless it has heard of this damage lately."""
+    """Has each driver concerned read its points again, unless it heard of this damage lately."""
     for run in _keepers_of(path):
         wall_ms = time.time_ns() // 1_000_000
         try:
@@ -72,7 +72,7 @@ def on_damage_found(path: str, problem: str) -> None:
 
 @contextmanager
 def passing_on_damage(path: str) -> Iterator[None]:
-    """Passes on what the block finds in the point."""
+    """Passes on damage that the block finds in the point."""
     try:
         yield
     except CorruptSnapshot as error:

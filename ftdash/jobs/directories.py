@@ -14,5 +14,5 @@ def run_directory(run: Run) -> RunDirectory:
 
 
 def quarantine_directory(pipeline: Pipeline) -> Path:
-    """The quarantine of all its runs and sources."""
+    """Returns the directory of the quarantine of all the pipeline's runs and sources."""
     return RunDirectory.of(settings.JOBS_ROOT, pipeline.name, RunId("any")).quarantine

@@ -1,8 +1,8 @@
 """Asks an author's code: in this process if it has just begun, else in a process of its own.
 
 A command reads the code as it is, and ends. A web server or a worker that imported the same code
-would know it as it was at that time, so each calls `stay` when it begins. A web server does so
-before Django is loaded: nothing that needs models may be imported here.
+would keep that version of it, so each calls `stay` when it begins. A web server does so before
+Django is loaded: nothing that needs models may be imported here.
 """
 
 import os
@@ -22,12 +22,12 @@ _staying: list[bool] = []
 
 
 def environment_of_authors() -> dict[str, str]:
-    """For a process that runs an author's code: that of this process without its secrets."""
+    """Returns this process's environment without its secrets, for one that runs authors' code."""
     return {name: value for name, value in os.environ.items() if name not in SECRETS}
 
 
 def stay() -> None:
-    """This process lives on, while code changes."""
+    """Notes that this process lives on while code changes."""
     _staying.append(True)
 
 

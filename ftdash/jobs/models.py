@@ -1,7 +1,7 @@
 """Rows of pipelines, runs, requests and what went wrong.
 
-Two writers, and never the same column: the projector writes what the engine reported, the services
-write what people asked for and what the control plane did about it.
+There are two writers, which never write the same column: the projector writes what the engine
+reported, the services write what people asked for and what the control plane did about it.
 """
 
 from datetime import datetime
@@ -51,7 +51,7 @@ class RunsCode(models.Model):
 
     @property
     def code_described(self) -> str:
-        """For people; empty: an installed package."""
+        """The package in words for people; empty for an installed package."""
         code = self.shipped_code
         return "" if code is None else code.described
 
@@ -123,7 +123,7 @@ class Run(RunsCode):
     attempt = models.PositiveIntegerField(default=0)
     guarantee = models.TextField(default="")
     guarantee_reason = models.TextField(default="")
-    changed_settings = models.JSONField(null=True)  # all that hold since a person changed some
+    changed_settings = models.JSONField(null=True)  # all in effect since a person changed some
     vertices = models.JSONField(default=list)  # VertexShape as JSON, topological order
     transaction_timeouts_ms = models.JSONField(default=dict)  # by sink, where its target has one
     start_undone = models.BooleanField(default=False)  # output of earlier runs is back
@@ -144,7 +144,7 @@ class Run(RunsCode):
     reached_records = models.PositiveBigIntegerField(null=True)  # read by sources, in any attempt
     restored_records = models.PositiveBigIntegerField(null=True)  # where the attempt began
     restoring = models.JSONField(null=True)  # RestoreProgress as JSON, while a point is read
-    restart_at = models.DateTimeField(null=True)  # when it goes on, while it waits on purpose
+    restart_at = models.DateTimeField(null=True)  # when it continues, while it waits on purpose
     next_restart_delay_ms = models.FloatField(null=True)  # of a failure now
     watermark_ms = models.BigIntegerField(null=True)
     counters = models.JSONField(default=dict)
@@ -180,19 +180,19 @@ class Run(RunsCode):
 
     @property
     def slot_count(self) -> int:
-        """An operator may have a higher parallelism than the run."""
+        """An operator may have a higher parallelism than the run, so this is the highest of all."""
         own = [vertex.get("parallelism") for vertex in self.vertices]
         return max((each or self.parallelism for each in own), default=self.parallelism)
 
     @property
     def settings_now(self) -> dict[str, str]:
-        """Those of its start, or what people have made of them since."""
+        """The settings of its start, or those that people have made of them since."""
         now: dict[str, str] = self.changed_settings or self.settings
         return now
 
 
 class Request(models.Model):
-    """What a person asked for: who, when, why, and its one terminal phase. Also the audit log."""
+    """A person's request: who, when, why, and its one terminal phase. Also the audit log."""
 
     request_id = models.CharField(max_length=80, unique=True)
     kind = models.CharField(max_length=30)  # that of its command, to look for
@@ -225,14 +225,14 @@ class Request(models.Model):
 
     @classmethod
     def of(cls, command: Command, **columns: object) -> Self:
-        """A new row, not saved."""
+        """Returns a new row, not saved."""
         values = msgspec.to_builtins(command)
         kept = {name: value for name, value in values.items() if name not in ADDRESS}
         return cls(kind=command.kind, command_json=kept, **columns)
 
     @property
     def command(self) -> AnyCommand:
-        """As the driver gets it."""
+        """The command as the driver gets it."""
         address = (RequestId(self.request_id), self.requester, self.reason)
         values = {**self.command_json, **dict(zip(ADDRESS, address, strict=True))}
         return msgspec.convert(values, AnyCommand)  # type: ignore[no-any-return]
@@ -289,7 +289,7 @@ class Upgrade(models.Model):
 
 
 class PointInspection(models.Model):
-    """How far a worker has read a recovery point, byte for byte, for who may restore it."""
+    """How far a worker has read a recovery point, byte for byte, for people who may restore it."""
 
     path = models.TextField(unique=True)
     files_read = models.PositiveIntegerField(default=0)
@@ -298,7 +298,7 @@ class PointInspection(models.Model):
     bytes = models.PositiveBigIntegerField(default=0)
     problem = models.TextField(default="")
     waiting_for = models.TextField(default="")  # why it cannot go on now
-    moved_at = models.DateTimeField()  # when it last went on, or was asked to
+    moved_at = models.DateTimeField()  # when it last made progress, or was asked to
     ended_at = models.DateTimeField(null=True)
 
     def __str__(self) -> str:
@@ -306,7 +306,7 @@ class PointInspection(models.Model):
 
 
 class PointComparison(models.Model):
-    """How far a worker has compared what two points hold, and what it has found."""
+    """How far a worker has compared the contents of two points, and the differences so far."""
 
     left = models.TextField()  # their paths
     right = models.TextField()
@@ -316,9 +316,9 @@ class PointComparison(models.Model):
     found = models.JSONField(default=list)  # StateDifference as JSON
     problem = models.TextField(default="")
     waiting_for = models.TextField(default="")  # why it cannot go on now
-    waiting_since = models.DateTimeField(null=True)  # null: it goes on
+    waiting_since = models.DateTimeField(null=True)  # null: it is not waiting
     asked_at = models.DateTimeField()
-    moved_at = models.DateTimeField()  # when it last went on, or was asked to
+    moved_at = models.DateTimeField()  # when it last made progress, or was asked to
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
@@ -331,9 +331,9 @@ class PointComparison(models.Model):
 
 
 class PointLabel(models.Model):
-    """What a person calls a savepoint: one that is there, or the one that a request will take.
+    """A person's name for a savepoint: one that is there, or the one that a request will take.
 
-    A row by `path` counts before a row by `request_id`; an empty label takes the label away.
+    A row by `path` counts before a row by `request_id`; an empty label removes the label.
     """
 
     path = models.TextField(null=True, unique=True)
@@ -415,7 +415,7 @@ class DamageFinding(JournalRow):
 
 
 class ZombieRefusal(JournalRow):
-    """Something of an older attempt spoke up and was refused."""
+    """A message, commit or connection of an older attempt was refused."""
 
     zombie_attempt = models.PositiveIntegerField()
     what = models.TextField()
@@ -459,7 +459,7 @@ class Leftover(JournalRow):
 
 
 class TargetTakeover(JournalRow):
-    """The run holds a target that a run of another installation held."""
+    """The run took over a target that a run of another installation held."""
 
     sink = models.CharField(max_length=200)
     target = models.TextField()
@@ -475,7 +475,7 @@ class TargetTakeover(JournalRow):
 
 
 class QuarantinedRecord(JournalRow):
-    """A record of a source that no operator is given any more, and where its line goes."""
+    """A source's record that no operator receives any more, and where its line is written."""
 
     source = models.CharField(max_length=200)
     split = models.TextField()
@@ -488,7 +488,7 @@ class QuarantinedRecord(JournalRow):
 
 
 class Recovery(JournalRow):
-    """The way to one attempt after a failure, phase by phase; the line is its first phase's."""
+    """The recovery to one attempt after a failure, by phase; its line is the first phase's."""
 
     phases = models.JSONField(default=list)  # [{"phase", "duration_ms", "at_ms"}], as reached
     restored_checkpoint_id = models.PositiveBigIntegerField(null=True)

@@ -36,7 +36,7 @@ def check_name(name: str) -> None:
 
 
 def check_declared(flow: str) -> None:
-    """Programs start what the installation declares, and cannot have any other module imported."""
+    """Programs start only declared pipelines, and cannot have any other module imported."""
     from pipelines.flows.finding import declared_flows
 
     if flow not in declared_flows():
@@ -47,7 +47,7 @@ def check_declared(flow: str) -> None:
 
 
 def check_reason(reason: str) -> str:
-    """The reason without blanks around it."""
+    """Returns the reason without blanks around it. Raises Rejected if it is empty."""
     if not reason.strip():
         raise Rejected("Say why in a few words; the reason is kept in the audit log.")
     return reason.strip()
@@ -61,10 +61,10 @@ def check_startable(
     settings: dict[str, str],
     code: ShippedCode | None = None,
 ) -> EndToEnd:
-    """What is guaranteed from end to end.
+    """Returns the guarantee from end to end.
 
-    Raises Rejected naming the flow, parameter, column, setting or number that is wrong, or that
-    holds a password, and when less is guaranteed than the settings require.
+    Raises Rejected, naming the flow, parameter, column, setting or number that is wrong or that
+    holds a password. Raises it too if less is guaranteed than the settings require.
     """
     if len(flow) > FLOW_LENGTH_MAX:
         raise Rejected(
@@ -91,14 +91,14 @@ def check_startable(
 
 
 def package_store() -> "CodeStore":
-    """The packages of this installation."""
+    """Returns the packages of this installation."""
     from pipelines.packages.store import CodeStore
 
     return CodeStore(Path(configuration.JOBS_ROOT))
 
 
 def loaded_code(code: ShippedCode | None) -> "LoadedCode | None":
-    """From the packages of this installation. Raises Rejected if it is not there, or altered."""
+    """Loads code from this installation's packages. Raises Rejected if it is gone or altered."""
     from pipelines.packages.store import stored_code
 
     return stored_code(code, Path(configuration.JOBS_ROOT))
@@ -110,7 +110,7 @@ def check_sources(
     settings: dict[str, str],
     code: ShippedCode | None = None,
 ) -> None:
-    """Raises Rejected naming the file or column. Not for a restore: it may not read it all."""
+    """Raises Rejected, naming the file or column. Not for a restore: it may not read it all."""
     from pipelines.points.code_process import MayRead
 
     asked = MayRead(
@@ -126,8 +126,11 @@ def check_sources(
 def output_notes(
     flow: str, parameters: dict[str, str], newest: Run | None, code: ShippedCode | None = None
 ) -> list[str]:
-    """Of a start from nothing: a sentence for each output that a run of another installation holds,
-    and for each that is published again. `newest`: the pipeline's run before it."""
+    """Returns notes on a start from nothing: one sentence for each output that needs one.
+
+    These are outputs that a run of another installation holds, and outputs that are published
+    again. `newest` is the pipeline's run before the start.
+    """
     from pipelines.points.code_process import OutputNotes
 
     asked = OutputNotes(
@@ -142,7 +145,7 @@ def output_notes(
 
 
 def parameters_of(flow: str) -> list[Parameter]:
-    """Of a declared flow, as its code is now. Raises Rejected."""
+    """Returns the parameters of a declared flow, as its code is now. Raises Rejected."""
     from pipelines.points.code_process import ItsParameters
 
     asked = ItsParameters(flow=flow, jobs_root=str(configuration.JOBS_ROOT))
@@ -150,8 +153,10 @@ def parameters_of(flow: str) -> list[Parameter]:
 
 
 def check_place(path: str) -> None:
-    """Raises Rejected when `path` lies outside the storage of this installation, or the storage
-    does not answer."""
+    """Raises Rejected if `path` lies outside the storage of this installation.
+
+    It also does so if the storage does not answer.
+    """
     with _refused_when_silent():
         StorageRoots(roots()).check(path)
 
@@ -166,12 +171,12 @@ def _refused_when_silent() -> Iterator[None]:
 
 
 def roots() -> list[str]:
-    """Where snapshots may lie: nothing outside is read, written or deleted."""
+    """Returns where snapshots may lie: nothing outside is read, written or deleted."""
     return configured_roots(Path(configuration.JOBS_ROOT))
 
 
 def check_slot(slot: int | None, slot_count: int) -> None:
-    """None: none was named."""
+    """Raises Rejected if `slot` is None or out of range."""
     if slot is None:
         raise Rejected(f"Name the slot that is to be hit; there are 0 to {slot_count - 1}.")
     if not 0 <= slot < slot_count:

@@ -1,6 +1,6 @@
 """Rows of labs: what was asked for, its progress, and its final report.
 
-The services write them, and so does the process that keeps a lab while it runs (`keeping`).
+The services write them, and so does the process that keeps a lab while it runs (`services.keep`).
 """
 
 from django.db import models

@@ -29,7 +29,7 @@ class LabView:
 
     @property
     def state_words(self) -> str:
-        """In words."""
+        """The state in words."""
         return str(self.state.label)
 
     @property
@@ -39,7 +39,7 @@ class LabView:
 
 @dataclass(frozen=True, slots=True)
 class Labs:
-    """`shown`: the chosen one, or else the newest that has a report."""
+    """`shown` is the chosen lab, or else the newest that has a report."""
 
     now: datetime
     labs: list[LabView]  # newest first
@@ -57,7 +57,7 @@ class Labs:
 
 
 def labs(chosen: int | None = None) -> Labs:
-    """A lab that has died but is not ended yet is shown as if it were."""
+    """Shows a lab that has died as failed, even if its row does not say so yet."""
     newest = [_view(row) for row in Lab.objects.all()[:LABS_MAX]]
     if chosen is None:
         shown = next((lab for lab in newest if lab.report is not None), None)

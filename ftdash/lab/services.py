@@ -60,13 +60,13 @@ def reconcile() -> None:
 
 
 def _start_keeper(row: Lab) -> None:
-    """A separate process, because no task lives as long as a lab. Of two, one claims the row."""
+    """Starts a process, because no task lives as long as a lab. Of two, one claims the row."""
     Lab.objects.filter(pk=row.pk).update(started_at=timezone.now())
     command = [*settings.LAB_KEEPER_COMMAND, str(row.pk)]
     keeper = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, cwd=settings.BASE_DIR, start_new_session=True
     )
-    # Waiting is what removes a dead child from the process table.
+    # Only a wait removes a dead child from the process table.
     threading.Thread(target=keeper.wait, name=f"reap-{keeper.pid}", daemon=True).start()
 
 
@@ -77,7 +77,7 @@ def _end(row: Lab, why: str) -> None:
 
 
 def keep(key: int) -> None:
-    """The process that claims the row runs it; others do nothing."""
+    """Runs the lab if this process can claim the row; otherwise does nothing."""
     keeper = msgspec.to_builtins(Owner.this_process())
     claimed = Lab.objects.filter(pk=key, state=LabState.ASKED).update(
         state=LabState.RUNNING, keeper=keeper
@@ -92,7 +92,7 @@ def keep(key: int) -> None:
 
 
 def _run(command: list[str], answer: int, key: int) -> str:
-    """Returns its last line. While it runs, its progress is in the row."""
+    """Runs the lab, with its progress in the row. Returns its last line."""
     said = ""
     with subprocess.Popen(
         command, stdout=answer, stderr=subprocess.PIPE, cwd=Path(settings.BASE_DIR), text=True

@@ -1,9 +1,9 @@
-"""What the loads of a run say is wrong with it, before anything fails. Pure.
+"""Finds what is wrong with a run from its loads, before anything fails. Pure.
 
-A healthy pipeline passes all six rules, also under full load: the system of a source is
+A healthy pipeline has none of the six troubles, even under full load: the system of a source is
 away; an author's function does not return; one subtask works while its neighbours wait; a queue
 grows faster than it is consumed; event time stands still while records come; checkpoints take many
-times as long as they did. Each holds for a while first.
+times as long as they did. Each must last for a while before it counts.
 
 Sources: Flink, "Monitoring Back Pressure"; Nasir et al., "The Power of Both Choices", ICDE 2015.
 """
@@ -43,7 +43,7 @@ class LoadMoment:
 
 BUSY_FROM = 0.8
 OTHERS_UP_TO = 0.5
-"""Of the busiest: neighbours that work more than this have a share of the work."""
+"""As a ratio of the busiest: neighbours that work more than this have a share of the work."""
 
 STANDS_FROM_MS = 5_000
 """A function that takes longer for one batch holds up every barrier behind it."""
@@ -53,7 +53,7 @@ TREND_FOR_S = 55.0
 """Samples come once a second, so a minute of them spans a little less."""
 
 BEHIND_FROM_S = 30.0
-"""Work that waits, in seconds at the present speed."""
+"""The waiting work, in seconds at the present speed."""
 
 SLOW_FACTOR = 5.0
 SLOW_MORE_MS = 3_000.0
@@ -64,7 +64,7 @@ NEWEST = 2
 
 
 def source_away(loads: Sequence[SubtaskLoad]) -> Finding | None:
-    """A source waits for its system, and has not given up yet."""
+    """Names a source that waits for its system, and has not given up yet."""
     waiting = next((load for load in loads if load.trouble), None)
     if waiting is None:
         return None
@@ -94,7 +94,7 @@ def skew(moments: Sequence[LoadMoment]) -> Finding | None:
 
 
 def skewed_now(loads: Sequence[SubtaskLoad]) -> str:
-    """What one sample says, for the page that shows that sample; empty: all have their share."""
+    """Judges one sample, for the page that shows it; empty if all subtasks have their share."""
     return _skew_text([LoadMoment(0.0, loads)])
 
 
@@ -121,7 +121,7 @@ def _skew_text(moments: Sequence[LoadMoment]) -> str:
 
 
 def _skew_of(vertex: str, moments: Sequence[LoadMoment]) -> tuple[float, int, float] | None:
-    """How far apart, the busiest subtask, and how busy the others are on average."""
+    """Returns how far apart they are, the busiest subtask, and the others' mean busy ratio."""
     busy: dict[int, list[float]] = {}
     queued: dict[int, list[int]] = {}
     for moment in moments:
@@ -141,13 +141,13 @@ def _skew_of(vertex: str, moments: Sequence[LoadMoment]) -> tuple[float, int, fl
 
 
 def hottest(loads: Sequence[SubtaskLoad], vertex: str) -> list[HotKeys]:
-    """What the subtasks that feed `vertex` say about its keys, the most certain first."""
+    """Returns what the subtasks that feed `vertex` report on its keys, the most certain first."""
     found = [hot for load in loads for hot in load.hot_keys if hot.vertex == vertex]
     return sorted(found, key=lambda hot: -hot.sampled)
 
 
 def hot_sentence(found: Sequence[HotKeys]) -> str:
-    """Empty: nothing is known."""
+    """Returns an empty string if nothing is known."""
     if not found:
         return ""
     hot = found[0]
@@ -161,7 +161,7 @@ def hot_sentence(found: Sequence[HotKeys]) -> str:
 
 
 def behind(moments: Sequence[LoadMoment]) -> Finding | None:
-    """`moments`: about a minute apart from first to last, oldest first, with one in between."""
+    """`moments` span about a minute, oldest first, with at least one between first and last."""
     if not _spans(moments):
         return None
     for vertex in by_vertex(list(moments[-1].loads)):
@@ -190,7 +190,7 @@ def _behind_text(vertex: str, waiting: int, took: int, elapsed_s: float) -> str:
 
 
 def watermark_still(moments: Sequence[LoadMoment]) -> Finding | None:
-    """`moments` as of `behind`. Names the subtask with the least event time."""
+    """`moments` are as in `behind`. Names the subtask with the least event time."""
     if not _spans(moments):
         return None
     for vertex in by_vertex(list(moments[-1].loads)):
@@ -213,8 +213,11 @@ def watermark_still(moments: Sequence[LoadMoment]) -> Finding | None:
 
 
 def slow_checkpoints(durations_ms: Sequence[float], under_way_ms: float | None) -> Finding | None:
-    """`durations_ms`: of completed ones, oldest first. `under_way_ms`: the age of the oldest that
-    is still under way. Compares the newest with the run's own median before them."""
+    """Compares the newest checkpoints with the run's own median before them.
+
+    `durations_ms` are those of completed ones, oldest first. `under_way_ms` is the age of the
+    oldest that is still under way.
+    """
     earlier, newest = durations_ms[:-NEWEST], durations_ms[-NEWEST:]
     if len(earlier) < USUAL_MIN:
         return None

@@ -31,7 +31,7 @@ class HeartbeatName(models.TextChoices):
 
 
 class Heartbeat(models.Model):
-    """When one of our own processes last did its round."""
+    """The time at which one of our own processes last did its round."""
 
     name = models.CharField(max_length=20, choices=HeartbeatName.choices, primary_key=True)
     at = models.DateTimeField()

@@ -52,12 +52,12 @@ class SampleFold:
         Sample.objects.filter(run=self._run, at__lt=oldest).delete()
 
     def _forget_old_runs(self) -> None:
-        """Ended runs keep half an hour of samples each, and their number grows without end."""
+        """Ended runs keep half an hour of samples each, so the total would grow without end."""
         newest_forgotten = self._run.number - settings.SAMPLE_RETENTION_RUNS
         of_pipeline = Sample.objects.filter(run__pipeline=self._run.pipeline_id)
         of_pipeline.filter(run__number__lte=newest_forgotten).delete()
 
 
 def forget(run: Run, rows: Q) -> None:
-    """Delete what was folded from those lines of the run's journal, to fold it again."""
+    """Deletes rows folded from these lines of the journal, so that they can be folded again."""
     Sample.objects.filter(rows, run=run).delete()

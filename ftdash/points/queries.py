@@ -32,7 +32,7 @@ from pipelines.points.verdict import Candidate, Fitness, Measured, recommended
 
 @dataclass(frozen=True, slots=True)
 class PointReading:
-    """How far a worker has read it, since a person asked for that."""
+    """How far a worker has read the point since a person asked for that."""
 
     files_read: int
     files: int | None  # None: it has not begun
@@ -100,7 +100,7 @@ class _Looked:
 
     @property
     def _found_problem(self) -> str:
-        """The result of a reading, unless a later scheduled one found the point whole."""
+        """The problem that a reading found, unless a later scheduled one found it whole."""
         seen, verified_at = self.inspection, self.point.verified_at
         if seen is None or not seen.problem or seen.ended_at is None:
             return ""
@@ -108,7 +108,7 @@ class _Looked:
 
 
 def point_choice(pipeline_name: str, limit: int = 50) -> PointChoice | None:
-    """None: there is no such pipeline."""
+    """Returns None if there is no such pipeline."""
     pipeline = Pipeline.objects.filter(name=pipeline_name).first()
     if pipeline is None:
         return None
@@ -130,7 +130,7 @@ def point_choice(pipeline_name: str, limit: int = 50) -> PointChoice | None:
 
 
 def newest_line(pipeline: Pipeline) -> dict[str, int | None]:
-    """The newest run and its ancestors: up to which checkpoint each; None: all of them."""
+    """Maps the newest run and its ancestors to their last checkpoints on the line; None: all."""
     return _line_of(_newest_with_output(pipeline))
 
 
@@ -149,7 +149,7 @@ _BEGAN_EMPTY = Q(restored_from=None, last_checkpoint_id=None)
 
 
 def _newest_with_output(pipeline: Pipeline) -> Run | None:
-    """The newest run; if its start was undone, the run whose output is back."""
+    """Returns the newest run; if its start was undone, the run whose output is back."""
     runs = pipeline.runs.select_related("parent").order_by("-number")
     newest = runs.first()
     if newest is None or not newest.start_undone:
@@ -199,8 +199,10 @@ class LineagePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageRun:
-    """`points` are in the order of completion: all points with a fork, and the newest of the
-    others."""
+    """A run in the lineage. `points` are in the order of completion.
+
+    They are all points with a fork, and the newest of the others.
+    """
 
     run_id: str
     pipeline: str
@@ -217,16 +219,19 @@ class LineageRun:
     why: str  # in that person's words
     changes: list[str]  # since the run that it was restored from: code, settings, operators
     tree_restored_from: str | None
-    """Where the first run of its tree was restored from: a point of an unknown run. None: that run
-    started from the beginning."""
+    """The point from which the first run of its tree was restored: one of an unknown run.
+
+    None means that the first run started from the beginning.
+    """
     points: list[LineagePoint]
 
 
 def lineage(pipeline: str, runs_max: int | None = None) -> list[LineageRun] | None:
-    """The trees that contain a run of the pipeline, each run before its forks, oldest first.
+    """Returns the trees with a run of the pipeline, each run before its forks, oldest first.
 
-    A restore may cross pipelines, so a tree also shows runs of others. With `runs_max`, only the
-    newest of them, and always the pipeline's own newest. None: no such pipeline.
+    A restore may cross pipelines, so a tree also shows runs of others. With `runs_max`, returns
+    only the newest of them, and always the pipeline's own newest. None means that there is no such
+    pipeline.
     """
     if not Pipeline.objects.filter(name=pipeline).exists():
         return None
@@ -264,7 +269,7 @@ class _Node:
 
 
 def _trees(roots: list[Run], forks: dict[int | None, list[Run]]) -> Iterator[_Node]:
-    """Each run before its forks. A tree may be deeper than Python's recursion limit."""
+    """Yields each run before its forks. A tree may be deeper than Python's recursion limit."""
     waiting = [_Node(root, root, 0) for root in reversed(roots)]
     while waiting:
         node = waiting.pop()
@@ -363,7 +368,10 @@ def _point(row: Checkpoint, forked: dict[int, list[str]]) -> LineagePoint:
 
 
 def rows_after(path: str, pipeline: Pipeline) -> int | None:
-    """Rows of all sinks together; None: not known, or the newest run does not descend from it."""
+    """Counts the rows that all sinks together committed after the point at `path`.
+
+    None means that the number is not known, or that the newest run does not descend from the point.
+    """
     point = Checkpoint.objects.filter(path=path).select_related("run").first()
     line = newest_line(pipeline)
     if point is None or point.checkpoint_id is None or point.run.run_id not in line:
@@ -385,7 +393,10 @@ def rows_after(path: str, pipeline: Pipeline) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOutput:
-    """What one sink has committed on the newest line; `is_whole` False: and more before it."""
+    """The output that one sink has committed on the newest line.
+
+    `is_whole` is False if there is more before it.
+    """
 
     sink: str
     rows: int
@@ -395,12 +406,12 @@ class CommittedOutput:
 
 
 def committed_output(pipeline: Pipeline) -> list[CommittedOutput]:
-    """By sink; without the sinks that have committed no row."""
+    """Returns the output by sink, without the sinks that have committed no row."""
     return _committed_on(newest_line(pipeline))
 
 
 def output_to_put_back(pipeline: Pipeline) -> list[CommittedOutput]:
-    """What was visible before the newest run started over, by sink."""
+    """Returns the output, by sink, that was visible before the newest run started over."""
     newest, *_ = pipeline.runs.order_by("-number")[:1]
     earlier = pipeline.runs.filter(number__lt=newest.number).exclude(_BEGAN_EMPTY)
     return _committed_on(_line_of(earlier.select_related("parent").order_by("-number").first()))
@@ -439,7 +450,7 @@ def _together(one: CommittedOutput, other: CommittedOutput) -> CommittedOutput:
 
 
 def _lines_after(run_id: str, checkpoint_id: int) -> list[LedgerLine] | None:
-    """None: some of them were deleted, or there is no ledger."""
+    """Returns None if some of the lines were deleted, or there is no ledger."""
     lines = ledger(run_id, ROWS_KEPT).lines
     after = [line for line in lines if line.checkpoint_id > checkpoint_id]
     is_whole = bool(lines) and (len(lines) < ROWS_KEPT or len(after) < len(lines))

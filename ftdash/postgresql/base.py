@@ -1,9 +1,9 @@
 """Django's PostgreSQL backend, except that it does not wait for a server that has stopped.
 
-libpq gives up a machine that is gone. But if the processes of a server stand still while its kernel
-goes on acknowledging, libpq waits for ever, and the server's own limits do not apply. So after some
-silence this backend opens one more connection, which libpq bounds. A slow server accepts it, and
-the backend keeps waiting; a stopped one does not, and the backend gives up.
+libpq gives up on a machine that is gone. But if the processes of a server stand still while its
+kernel continues to acknowledge, libpq waits for ever, and the server's own limits do not apply. So
+after some silence this backend opens one more connection, which libpq bounds. A slow server accepts
+it, and the backend keeps waiting; a stopped one does not, and the backend gives up.
 """
 
 import time
@@ -18,7 +18,7 @@ from pipelines.domain.clock import POSTGRESQL_SILENCE, patience_s
 SILENT_FOR_S = POSTGRESQL_SILENCE["tcp_user_timeout"] / 1000
 
 Steps = Generator[Any, Any, Any]
-"""The steps of a query: yields what it waits for and receives what is ready; false: nothing."""
+"""The steps of a query: yields what it waits for, receives what is ready; false means nothing."""
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -38,7 +38,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 def _watched(
     steps: Steps, connection: "psycopg.Connection[Any]", conn_params: dict[str, Any]
 ) -> Steps:
-    """Raises OperationalError, with the connection closed: what it was asked is not known."""
+    """Raises OperationalError with the connection closed; the query's outcome is then unknown."""
     heard_s = time.monotonic()
     try:
         awaited = next(steps)

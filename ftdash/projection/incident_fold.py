@@ -1,8 +1,8 @@
-"""Folds what befell a run into rows of their own: failures, recoveries, refusals, states it was in.
+"""Folds the incidents of a run into rows of their own: failures, recoveries, refusals, states.
 
-Reads no journal and opens no transaction; `ftdash.projection.projector` hosts it, and asks it
-before the fold of the run itself: of a driver that has taken over it needs what the one before it
-said last.
+Reads no journal and opens no transaction; `ftdash.projection.projector` hosts it, and calls it
+before the fold of the run itself. If a driver has taken over, this fold needs the last report of
+the driver before it.
 """
 
 import msgspec
@@ -83,7 +83,7 @@ _OF_RECORD = ("source", "split", "offset", "operator", "error_type", "error")
 
 
 class IncidentFold:
-    """One batch of one run. Nothing is written before `save`, but a recovery that is over."""
+    """One batch of one run. Nothing is written before `save`, except a recovery that is over."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -147,9 +147,10 @@ class IncidentFold:
         self._add(Failure(cause=gone, kind=FailureKind.DRIVER_LOST), envelope)
 
     def _on_recovery_phase(self, envelope: Envelope, event: RecoveryPhaseReached) -> None:
-        """A recovery begins with the phase DETECT, still under the number of what failed.
+        """A recovery begins with the phase DETECT, still under the number of the failed attempt.
 
-        After a driver it begins with the last word of the dead one, which the new one has counted.
+        After the death of a driver it begins with that driver's last report, from which the new one
+        has counted.
         """
         at = moment(envelope.at_ms)
         if event.phase is RecoveryPhase.DETECT or self._recovery is None:
@@ -198,6 +199,6 @@ def _leftover(event: LeftoversDiscarded | LeftoversKept) -> Leftover:
 
 
 def forget(run: Run, rows: Q) -> None:
-    """Delete what was folded from those lines of the run's journal, to be folded again."""
+    """Deletes rows folded from these lines of the journal, so that they can be folded again."""
     for kind in JOURNAL_ROWS:
         kind._default_manager.filter(rows, run=run).delete()

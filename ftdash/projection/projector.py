@@ -49,9 +49,9 @@ PARTS = (incident_fold, checkpoint_projector, metrics_projector)
 def go_on_from(run: Run, sequence: int, summary: JournalContinued) -> None:
     """Runs in the caller's transaction; `sequence` is that of the summary, which is folded next.
 
-    1. Delete rows of what follows, and of what was under way: all of that is folded again.
+    1. Delete rows of later events, and of what was under way: all of them are folded again.
     2. Set the run back to its state at that time.
-    3. Make rows of what was never read, as far as the summary has it.
+    3. Make rows of events that were never read, as far as the summary has them.
     """
     known = min(run.last_sequence, sequence - 1)
     kept, under_way = envelopes_of(summary.kept), envelopes_of(summary.under_way)
@@ -92,7 +92,7 @@ log = logging.getLogger("ftdash.projector")
 
 
 _spans: dict[str, RunSpans] = {}
-"""Of the runs that this process has folded."""
+"""The spans of the runs that this process has folded."""
 
 
 class ProjectionRaced(Exception):
@@ -106,8 +106,10 @@ class Projector:
         self._heartbeat_due_s = 0.0
 
     def run_once(self) -> int:
-        """Fold what is there; returns the number of events. If the database is locked or gone, they
-        wait for the next round."""
+        """Folds all news; returns the number of events.
+
+        If the database is locked or gone, they wait for the next round.
+        """
         close_old_connections()
         try:
             folded = sum(project(run) for run in _unfinished_runs())
@@ -175,8 +177,10 @@ def _fold_next(run: Run) -> int:
 
 
 def _clock_behind_s(run: Run, newest: Envelope, offset: int) -> float:
-    """How much earlier than its journal was written to the driver dates the newest line. Unchanged
-    if more was written since: the next round tells."""
+    """Returns how far the newest line's time is behind the time at which the journal was written.
+
+    Unchanged if more was written since: the next round tells.
+    """
     segment = newest_segment(_journal(run))
     written = segment.path.stat()
     if segment.base + written.st_size != offset:
@@ -251,7 +255,7 @@ def _fold_lines(run: Run, envelopes: Iterable[Envelope], offset: int) -> None:
 
 
 def _forget(run: Run, envelopes: list[Envelope]) -> None:
-    """Deletes what the journal's first events and all that follow will write again."""
+    """Deletes the rows that the journal's first events and all later ones will write again."""
     if not envelopes and run.journal_begins:
         raise JournalCutShort("its journal is away, and the rows of its deleted part must stay.")
     first = envelopes[0] if envelopes else None
@@ -275,12 +279,12 @@ def _unfinished_runs() -> list[Run]:
 
 
 def _judge_incidents() -> str:
-    """Returns why it could not, in a sentence; empty: it could."""
+    """Returns a sentence that says why it could not, or an empty string if it could."""
     try:
         incidents.judge_all()
     except (OperationalError, InterfaceError):
         raise
-    except Exception as error:  # the edge: journals are folded whatever is wrong with incidents
+    except Exception as error:  # the edge: journals are folded even if incidents fail
         log.exception("Incidents could not be judged.")
         return f"Incidents cannot be judged: {type(error).__name__}: {error}"
     return ""

@@ -1,6 +1,6 @@
 """Folds events into the row of one run and those of its requests.
 
-`incident_fold` folds what befell the run into rows of their own. Reads no journal and opens no
+`incident_fold` folds the incidents of the run into rows of their own. Reads no journal and opens no
 transaction; `ftdash.projection.projector` hosts it.
 """
 
@@ -76,11 +76,11 @@ PROJECTED = (
     "projection_error",
     "journal_gap",
 )
-"""The columns of a run that are the projector's."""
+"""The columns of a run that belong to the projector."""
 
 
 class RunFold:
-    """One batch of one run; changes `run` in memory. Requests are written as they are met."""
+    """One batch of one run; changes `run` in memory. It writes requests at once."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -217,14 +217,14 @@ class RunFold:
         at: datetime,
         path: str | None = None,
     ) -> None:
-        """Only open requests: the terminal phase of a request is one, and the first."""
+        """Ends open requests only: a request has one terminal phase, the first that it gets."""
         requests.filter(phase__in=OPEN_PHASES).update(
             phase=phase, message=message, path=path, ended_at=at
         )
 
 
 def forget(run: Run) -> None:
-    """Blank what was folded from the run's journal, so that it can be folded again.
+    """Blank the columns folded from the run's journal, so that they can be folded again.
 
     The status stays until the fold is over: the database allows one live run per pipeline.
     """

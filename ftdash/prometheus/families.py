@@ -2,7 +2,7 @@
 
 The `flink_` metrics are those of Flink's Prometheus reporter, which exports counters and meters as
 gauges. We serve those that our runs report; a metric that would always be zero here, or mean
-something else, is left out. The `ftdash_` metrics are those that Flink lacks.
+something else, is left out. The `ftdash_` metrics are those that Flink does not have.
 
 Source: Flink, `PrometheusReporter`, and the names of its metrics as documented for 2.x.
 """

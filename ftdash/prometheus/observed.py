@@ -90,7 +90,7 @@ class Observed:
 
 
 def observed() -> Observed:
-    """The same few queries, however many pipelines there are."""
+    """Reads everything with the same few queries, however many pipelines there are."""
     seen, found = observe(), newest_runs()
     asked = Request.objects.filter(phase__in=OPEN_PHASES).order_by().values_list("pipeline")
     open_requests = dict(asked.annotate(Count("pk")))
@@ -121,7 +121,7 @@ def observed() -> Observed:
 def _runs(
     found: list[Run], states: Mapping[int, ShownState], now: datetime
 ) -> dict[int, ObservedRun]:
-    """By primary key; `states` are those of their pipelines."""
+    """Returns the runs by primary key; `states` are those of their pipelines."""
     keys = [run.pk for run in found]
     times, loads, recoveries = _times(keys), _loads(found, states), _recoveries(keys)
     checkpoints, waits = checkpoint_measures(keys), waiting_since(keys)
@@ -173,7 +173,7 @@ def _quarantined(runs: list[int]) -> dict[int, int]:
 
 
 def _loads(found: list[Run], states: Mapping[int, ShownState]) -> dict[int, RunLoads]:
-    """Only while it may still be true: for this attempt, and a run that reports."""
+    """Returns loads only while they may be true: of this attempt, and of a run that reports."""
     reporting = {
         run.pk: run.attempt
         for run in found

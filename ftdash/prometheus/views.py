@@ -4,9 +4,9 @@ It needs a token of any scope, or a session. Without either, the answer is one l
 a redirect to the sign-in page. The Prometheus library gets one family after the other.
 
 The readings that Flink's reporter would give end with their run, or while its state is unknown:
-Flink removes the metrics of a job with the job. Ours are the two clocks, recoveries, refusals, and
-our processes. The clocks of a silent run go on: for an alert, a checkpoint that was not reported
-has not completed.
+Flink removes the metrics of a job with the job. Our own readings are the two clocks, recoveries,
+refusals, and our processes. The clocks of a silent run continue: for an alert, a checkpoint that
+was not reported has not completed.
 """
 
 import re
@@ -221,7 +221,7 @@ def _job_labels(observed: ObservedRun) -> dict[str, str]:
 
 
 def _task_labels(observed: ObservedRun, load: SubtaskLoad) -> dict[str, str]:
-    """A slot hosts, of every vertex, the subtask with its number. Flink counts attempts from 0."""
+    """A slot hosts the subtask with its number of every vertex. Flink counts attempts from 0."""
     run, attempt = observed.run, max(0, observed.run.attempt - 1)
     slot = run.slots.get(str(load.subtask), {})
     vertex = _vertex(observed, load.vertex)
@@ -250,7 +250,7 @@ def _readings(scope: str, labels: dict[str, str], values: Values) -> Iterator[Re
 
 
 def filtered(value: str) -> str:
-    """As Flink's reporter writes the values of labels by default."""
+    """Filters a label's value as Flink's reporter does by default."""
     return _FILTERED.sub("_", value)
 
 
@@ -288,7 +288,7 @@ def pipeline_readings(pipeline: ObservedPipeline) -> Iterator[Reading]:
 
 
 def query_readings(query: QueryBrief, now: datetime) -> Iterator[Reading]:
-    """Rates are served while the query runs; its clocks go on when it has fallen silent."""
+    """Serves rates while the query runs; its clocks continue when it has fallen silent."""
     labels = {"query": query.name}
     for state in QueryState:
         yield _reading("query_state", labels | {"state": state.value}, query.state is state)
@@ -312,7 +312,7 @@ def query_readings(query: QueryBrief, now: datetime) -> Iterator[Reading]:
 
 
 def cluster_readings(cluster: ClusterBrief, observed: Observed) -> Iterator[Reading]:
-    """Of the jobs that it lists; of the others, the incidents that are open."""
+    """Yields readings of the jobs that it lists, and the open incidents of the other jobs."""
     name, jobs = cluster.name, observed.flink_jobs.get(cluster.name, [])
     is_up = cluster.state is ClusterState.RUNNING
     yield _reading("flink_cluster_up", {"cluster": name}, is_up)

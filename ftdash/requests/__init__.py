@@ -1,1 +1,1 @@
-"""Requests: what may be asked of a pipeline, how it is stored, and the command a driver gets."""
+"""Requests: which ones a pipeline allows, how they are stored, and the command a driver gets."""

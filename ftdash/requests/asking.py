@@ -1,9 +1,9 @@
-"""How a request is stored, and which requests are possible on a pipeline now. Used by the services.
+"""Stores requests, and decides which ones are possible on a pipeline now. Used by the services.
 
-Storing takes the request's row, the row of its run if it starts one, and its delivery. The caller
-may choose a request's id: repeating an id returns the same request, not a second one. A stored
-request survives an outage of the broker: reconcile delivers it. Outside of the projector a request
-moves on from the phase that was read, or not at all.
+To store a request is to write its row, and the row of its run if it starts one, and to deliver it.
+The caller may choose a request's id: repeating an id returns the same request, not a second one. A
+stored request survives an outage of the broker: reconcile delivers it. Outside of the projector, a
+request changes its phase only if it is still in the phase that was read.
 
 The rules that offer an action on a page also refuse a request: services call `problem_with` before
 they store one. This module does not decide who may act.
@@ -42,7 +42,7 @@ def offers(
 
 
 def problem_with(command: type[Command], pipeline: Pipeline, run: Run | None) -> str:
-    """Why `command` is not possible now, in one sentence; empty if it is."""
+    """Returns why `command` is not possible now, in one sentence; empty if it is."""
     is_live = run is not None and not run.is_terminal
     if command.needs is Needs.NOTHING:
         return ""
@@ -64,7 +64,7 @@ def problem_with(command: type[Command], pipeline: Pipeline, run: Run | None) ->
 
 
 def _why_start_stays(pipeline: Pipeline, run: Run | None) -> str:
-    """Why the start of the newest run cannot be undone; empty if it can."""
+    """Returns why the start of the newest run cannot be undone; empty if it can."""
     if run is None or run.restored_from is not None:
         return f"The newest run of {pipeline.name} did not start over: no start can be undone."
     if run.start_undone:
@@ -82,7 +82,7 @@ def _why_start_stays(pipeline: Pipeline, run: Run | None) -> str:
 
 
 def _problem_of_upgrade(pipeline: Pipeline) -> str:
-    """Why a command that waits for upgrades is not possible now; empty if it is."""
+    """Returns why a command that waits for upgrades is not possible now; empty if it is."""
     if not Upgrade.objects.filter(pipeline=pipeline, ended_at=None).exists():
         return ""
     return (
@@ -123,7 +123,7 @@ def _replay(view: RunView | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Who asks a pipeline for something, and why. `request_id` None: a new one is generated."""
+    """The requester and reason of a request. If `request_id` is None, a new one is generated."""
 
     pipeline: str
     requester: str
@@ -136,7 +136,7 @@ class Question:
 
 
 def already_asked(question: Question, command: type[Command]) -> RequestId | None:
-    """The request with that id, if there is one already.
+    """Returns the request with that id, if there is one already.
 
     Raises Rejected if the id is invalid, or was used for a different request.
     """
@@ -264,7 +264,7 @@ def check_possible(
 ) -> Run | None:
     """Returns the newest run. Raises Rejected if the request is not possible now.
 
-    `is_of_upgrade`: an upgrade of the pipeline asks, and waits for no upgrade.
+    `is_of_upgrade` means that an upgrade of the pipeline asks, which waits for no upgrade.
     """
     run = pipeline.runs.order_by("-number").first()
     if problem := problem_with(command, pipeline, run):
@@ -281,7 +281,7 @@ def end_request(request: Request, phase: RequestPhase, message: str, at: datetim
 
 
 def move_request(request: Request, phase: RequestPhase, **columns: object) -> None:
-    """Only from the phase that was read: the projector may have moved it since."""
+    """Changes the phase only if it is still as read: the projector may have changed it since."""
     unchanged = Request.objects.filter(pk=request.pk, phase=request.phase)
     if unchanged.update(phase=phase, **columns):
         Pipeline.objects.filter(pk=request.pipeline_id).update(version=F("version") + 1)

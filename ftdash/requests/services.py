@@ -1,7 +1,7 @@
-"""The only writers of what people ask for. Each stores a Request row; Celery delivers it.
+"""The only writers of people's requests. Each stores a Request row; Celery delivers it.
 
-`ask` takes every command that only a run or its pipeline has to allow. A start stores a pipeline
-and a run as well, so it has its own service, and `ftdash.points.services` has those that look at a
+`ask` takes every command that only a run or its pipeline has to allow. A start also stores a
+pipeline and a run, so it has its own service, and `ftdash.points.services` has those that look at a
 recovery point first. Every service returns the request's id and raises Rejected with one sentence
 for the person. What is stored survives an outage of the broker: reconcile delivers it later.
 """
@@ -89,7 +89,7 @@ def ask(
 
 
 def _checked(command: RunCommand, run: Run) -> RunCommand:
-    """Refuses here what the driver would refuse."""
+    """Raises Rejected for a command that the driver would refuse."""
     if isinstance(command, SavepointCommand):
         return msgspec.structs.replace(command, label=checked_label(command.label))
     if isinstance(command, ChangeSettings):
@@ -116,7 +116,7 @@ def _undo_ended_start(
 
 
 def _start_driver_now(question: Question, command: RetryNow, row: Pipeline, run: Run) -> RequestId:
-    """The supervision waits, and no driver lives that could be asked."""
+    """Starts a driver now: the supervision waits, and no driver lives that could be asked."""
     now = timezone.now()
     waiting = Run.objects.filter(pk=run.pk, driver_due_at__isnull=False)
     if not waiting.update(driver_due_at=now, version=F("version") + 1):
@@ -134,7 +134,7 @@ def _deadline_s(command: RunCommand, run: Run) -> float:
 
 
 def _note(command: RunCommand, request: Request, run: Run) -> None:
-    """Stores what the control plane has to know of a command from now on."""
+    """Stores what the control plane must know about a command from now on."""
     now = timezone.now()
     if isinstance(command, Cancel):
         # From here on the supervision starts no driver for this run any more.
@@ -176,8 +176,8 @@ def submit_pipeline(
 ) -> RequestId:
     """Create or change the pipeline and start a run of it from the beginning.
 
-    `code`: the package that holds the flow. None: the one that the pipeline has had for the same
-    flow, or an installed one.
+    `code` is the package that holds the flow. None means the one that the pipeline has had for the
+    same flow, or an installed one.
     """
     question = Question(name, requester, reason, request_id)
     if known := already_asked(question, StartPipeline):
@@ -213,10 +213,11 @@ def submit_pipeline(
 
 
 def check_start_over(name: str, *, is_confirmed: bool, request_id: str | None) -> None:
-    """A start from the beginning leaves the state of a pipeline behind and sets its output aside,
-    so the start of one that can go on has to be confirmed. A repeated request starts nothing.
+    """Raises Rejected if a start from the beginning has to be confirmed first.
 
-    Raises Rejected, with the point to go on from.
+    Such a start leaves the state of a pipeline behind and sets its output aside, so it has to be
+    confirmed if the pipeline can continue from a point. The error names that point. A repeated
+    request starts nothing.
     """
     if is_confirmed or Request.objects.filter(request_id=request_id or "").exists():
         return
@@ -235,6 +236,6 @@ def _code_so_far(name: str, flow: str) -> ShippedCode | None:
 
 
 def label_pipeline(name: str, labels: list[str]) -> None:
-    """What people group it by; replaces what it had."""
+    """Replaces the labels by which people group the pipeline."""
     changed = {"labels": sorted(labels), "version": F("version") + 1}
     Pipeline.objects.filter(name=name).update(**changed)

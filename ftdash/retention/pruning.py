@@ -1,14 +1,14 @@
-"""Deletes history that is older than it is kept: rows, segments of journals, marks and logs.
+"""Deletes history that has reached its age limit: rows, segments of journals, marks and logs.
 
-Rows go in batches, so that no writer waits long. Never deleted is what a recovery point or
-savepoint needs that is still there: of checkpoints, only rows of those that failed or whose files
-are gone go; of a run's states, the newest of each stays; the newest lab stays. What was counted
-stays counted (`pruned_counts`).
+It deletes rows in batches, so that no writer waits long. It never deletes what an existing recovery
+point or savepoint needs. Of checkpoints, it deletes only rows of those that failed or whose files
+are gone. The newest of each of a run's states stays, and so does the newest lab. Counts still
+include deleted rows (`history.limits`).
 
 `bus.journal_segments` decides which segments of a journal may go. A driver does not need old ones,
 because its newest segment begins with a summary; the projector stores its offset in the database.
 During an audit, none is deleted. A mark in an inbox keeps a request that is delivered twice
-(`supervision.drivers`) from being carried out twice; it goes when the journal may forget the
+(`supervision.drivers`) from being carried out twice; it is deleted when the journal may forget the
 request. The logs in the directories of runs are kept short: a run of several months may fail every
 minute, and logs the reason each time.
 """
@@ -65,7 +65,7 @@ Rows = QuerySet[Any]
 
 
 def prune() -> bool:
-    """Whether there is more to delete than this call had time for."""
+    """Returns True if there is more to delete than this call had time for."""
     ends_s = time.monotonic() + TASK_BUDGET_S
     for kind in Kind:
         for rows in older(kind, kept_for(kind)):
@@ -76,7 +76,7 @@ def prune() -> bool:
 
 
 def count_older(kind: Kind, keep: timedelta) -> int:
-    """How many rows would be deleted were it kept for so long."""
+    """Returns how many rows would be deleted if the kind were kept for this long."""
     return sum(rows.count() for rows in older(kind, keep))
 
 
@@ -87,7 +87,7 @@ def older(kind: Kind, keep: timedelta) -> list[Rows]:
 
 
 def _metrics(keep: timedelta) -> list[Rows]:
-    """Measured from the newest of each run: one that has ended keeps its last hours."""
+    """Measures age from the newest sample of each run: one that has ended keeps its last hours."""
     newest = Sample.objects.order_by().values("run").annotate(at=Max("at"))
     found = newest.values_list("run", "at")
     return [Sample.objects.filter(run_id=run, at__lt=at - keep) for run, at in found]
@@ -148,7 +148,7 @@ _OLDER: dict[Kind, Callable[[datetime], list[Rows]]] = {
 
 
 def _delete_batch(rows: Rows) -> bool:
-    """Whether there was anything."""
+    """Deletes one batch. Returns True if there was anything."""
     keys = list(rows.order_by("pk").values_list("pk", flat=True)[:BATCH])
     if keys:
         going = rows.model._default_manager.filter(pk__in=keys)
@@ -159,7 +159,7 @@ def _delete_batch(rows: Rows) -> bool:
 
 
 def _tallies(rows: Iterable[Model]) -> dict[Counter, Tally]:
-    """Of the rows that programs and monitors count."""
+    """Counts those of the rows that programs and monitors count."""
     found: dict[Counter, Tally] = {}
     for row in rows:
         match row:
@@ -236,11 +236,10 @@ def shorten_logs() -> None:
 
 
 def shorten(log: Path) -> None:
-    """Moves the end of a long log to a file next to it, `driver.log.1`, which replaces the previous
-    one; then empties the log.
+    """Moves the end of a long log to a file next to it, `driver.log.1`, then empties the log.
 
-    Empties it in place, because its writers have it open for appending. What they write in between
-    is lost.
+    That file replaces the previous one. The log is emptied in place, because its writers have it
+    open for appending. Lines that they write in between are lost.
     """
     try:
         size = log.stat().st_size

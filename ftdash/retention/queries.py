@@ -1,4 +1,4 @@
-"""How much history there is, of each kind, and how much of it a limit would take away."""
+"""Counts the history of each kind, and how much of it a limit would delete."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ _WHERE: dict[Kind, tuple[str, tuple[type[Model], ...]]] = {  # the column of tim
 
 @dataclass(frozen=True, slots=True)
 class KeptView:
-    """`rows` are all that are there; `older` are those that the next deletion takes."""
+    """`rows` counts all rows; `older` counts those that the next deletion takes."""
 
     kind: Kind
     keep: timedelta
@@ -90,7 +90,7 @@ def kept_of(kind: Kind) -> KeptView:
 
 
 def choices_of(kind: Kind) -> list[Choice]:
-    """Shortest first."""
+    """Returns the choices, shortest first."""
     now = kept_for(kind)
     return [Choice(keep, keep == now, count_older(kind, keep)) for keep in choices(kind)]
 

@@ -1,4 +1,4 @@
-"""The answers for the page of all pipelines: one line each, with how pressing it is."""
+"""The results for the page of all pipelines: one line each, with how pressing it is."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -107,14 +107,16 @@ class Fleet:
 
     @property
     def is_new(self) -> bool:
-        """True if no person has used this installation: no process that has never run is missed."""
+        """True if the installation is unused: then no process that has never run is missed."""
         return not self.pipelines and (self.projector.at is None or self.reconcile.at is None)
 
 
 class NewestRun(NamedTuple):
-    """The columns of a pipeline's newest run that a line in a list of all takes: half of them, and
-    none that takes longer to decode the wider the run is. Models of all rows would take twice as
-    long to make, and no answer changes them."""
+    """The columns of a pipeline's newest run that a line in the list of all pipelines needs.
+
+    They are half of the columns, without those that take longer to decode the wider the run is.
+    Models of all rows would take twice as long to make, and no answer changes them.
+    """
 
     pk: int
     pipeline_id: int

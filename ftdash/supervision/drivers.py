@@ -1,12 +1,13 @@
-"""Compares what should run with what runs, and repairs it; brings requests to drivers.
+"""Compares what should run with what runs, and repairs it; delivers requests to drivers.
 
-Rows say what should be; leases and journals say what is. All of it may run twice, and at the same
-time as itself: starting is a conditional update and ending needs the lease. It writes columns of
-its own only; what becomes of a run is written into the run's journal.
+Rows say what should be; leases and journals say what is. All of it may run twice, even at the same
+time: starting is a conditional update and ending needs the lease. It writes only columns of its
+own; the outcome of a run goes into the run's journal.
 
-`pipelines.protocol.driver_watch` decides if a driver still lives. What it has seen is in the memory
-of this process: a worker that starts knows nothing yet, so it gives every driver its whole time.
-Durations are of this process's monotonic clock, which stands still while the machine sleeps.
+`pipelines.protocol.driver_watch` decides if a driver still lives. The signs that it has seen are in
+the memory of this process: a worker that starts knows nothing yet, so it gives every driver the
+full time. Durations are of this process's monotonic clock, which stands still while the machine
+sleeps.
 
 A request goes into its run's inbox under its id, so delivering it twice is harmless.
 """
@@ -128,21 +129,23 @@ class DriverWatches:
             return watch.on_look(owner.epoch, sign, self._now_ms(), timeout_ms)
 
     def keep_only(self, run_keys: Collection[int]) -> None:
-        """The others have ended."""
+        """Forgets the watches of all other runs, which have ended."""
         with self._lock:
             for key in self._watches.keys() - set(run_keys):
                 del self._watches[key]
 
 
 def _timeout_of(run: Run) -> float:
-    """In milliseconds. Not sooner than heartbeat.timeout: by then the slots of a driver that was
-    stopped have ended themselves, wherever they run. Raises Rejected."""
+    """Returns the timeout in milliseconds, at least heartbeat.timeout. Raises Rejected.
+
+    By then the slots of a driver that was stopped have ended themselves, wherever they run.
+    """
     settings = parse_settings(run.settings_now)
     return max(settings.heartbeat.driver_timeout_ms, settings.heartbeat.timeout_ms)
 
 
 def silence_of(found: Silent) -> str:
-    """For the page of the pipeline."""
+    """Returns a sentence for the page of the pipeline."""
     return (
         f"The driver has {found.trouble.value} for {age(found.for_ms)}; it is replaced after"
         f" {age(found.limit_ms)} (see heartbeat.driver-timeout)."
@@ -161,7 +164,7 @@ watches = DriverWatches()
 
 class Repair(Enum):
     NONE = auto()
-    WAIT = auto()  # another driver starts, and not yet
+    WAIT = auto()  # another driver starts, but not yet
     START = auto()
     CLOSE_AS_CANCELED = auto()  # no driver is left to carry out the cancel request
     GIVE_UP = auto()
@@ -170,7 +173,7 @@ class Repair(Enum):
 
 
 def reconcile() -> None:
-    """One round over everything that may need repair; one run's trouble is not another's."""
+    """Does one round over everything that may need repair; trouble in one run stops no other."""
     watched = _watched_runs()
     watches.keep_only(watched)
     for key in watched:
@@ -191,7 +194,7 @@ def supervise_run(run_key: int) -> None:
         return
     owner = owner_of(run_directory(run))
     found = _looked_at(run, owner)
-    if owner is not None and run.driver_due_at is not None:  # it came up late, and not too late
+    if owner is not None and run.driver_due_at is not None:  # it came up late, but not too late
         waits = Run.objects.filter(pk=run.pk, driver_due_at=run.driver_due_at)
         waits.update(driver_due_at=None, driver_waits_since=None, version=F("version") + 1)
     match needed_repair(run, timezone.now(), owner, found):
@@ -214,7 +217,9 @@ def supervise_run(run_key: int) -> None:
 def needed_repair(
     run: Run, now: datetime, owner: Owner | None = None, found: Lives | Silent | Hung = ALIVE
 ) -> Repair:
-    """1. A living driver is left alone, unless it overstays or hangs. 2. An ended journal is
+    """Decides what a run needs now.
+
+    1. A living driver is left alone, unless it overstays or hangs. 2. An ended journal is
     final. 3. A driver that was just launched gets time. 4. Then a dead driver is replaced or given
     up. `owner` is the driver, `found` what its signs of life say.
     """
@@ -236,7 +241,7 @@ def needed_repair(
 
 
 def _looked_at(run: Run, owner: Owner | None) -> Lives | Silent | Hung:
-    """What its signs of life say; a silence is shown on its page until it ends."""
+    """Returns what its signs of life say; shows a silence on its page until that ends."""
     found = ALIVE if owner is None or run.is_terminal else watches.look(run, owner)
     silence = silence_of(found) if isinstance(found, Silent) else ""
     if run.driver_silence != silence:
@@ -275,7 +280,7 @@ def _is_starting(run: Run, now: datetime) -> bool:
 
 
 def _starts_in_row(run: Run) -> int:
-    """Drivers started since the run last got anywhere."""
+    """Returns the number of drivers started since the run last made progress."""
     started_at, completed_at = run.driver_started_at, run.last_completed_at
     if started_at is not None and completed_at is not None and completed_at > started_at:
         return 0
@@ -288,13 +293,13 @@ def _next_start_at(run: Run, now: datetime) -> datetime:
         return now
     wait_s = settings.DRIVER_START_BACKOFF_S * 2 ** (starts - 1)
     wait = timedelta(seconds=min(wait_s, settings.DRIVER_START_BACKOFF_MAX_S))
-    # A clock that was set back must not make anybody wait until it has caught up.
+    # A clock that was set back must not make the run wait until it has caught up.
     due = min(run.driver_started_at + wait, now + wait)
     return due if run.driver_due_at is None else min(due, run.driver_due_at)
 
 
 def _wait(run: Run) -> None:
-    """Shows until when it waits; a person may end that. Nothing is written again meanwhile."""
+    """Shows until when it waits; a person may end the wait. Writes nothing again meanwhile."""
     if run.driver_due_at is not None:
         return
     now = timezone.now()
@@ -422,7 +427,7 @@ def _replace(run: Run, owner: Owner | None, found: Lives | Silent | Hung) -> Non
 
 
 def _taken_from(run: Run, owner: Owner) -> tuple[Lease, str]:
-    """The lease, and what became of its owner. The fence holds even if the signal should not.
+    """Returns the lease, and what became of its owner. The fence holds even if the signal fails.
 
     Raises LeaseHeld when the run has another owner by now.
     """
@@ -431,7 +436,7 @@ def _taken_from(run: Run, owner: Owner) -> tuple[Lease, str]:
 
 
 def _forget_launch(run: Run) -> None:
-    """Or a process that nothing ends would count as a driver that starts."""
+    """Otherwise a process that cannot be ended would count as a driver that starts."""
     run.launched_pid = run.launched_process_started_at = None
     Run.objects.filter(pk=run.pk, driver_start_count=run.driver_start_count).update(
         launched_pid=None, launched_process_started_at=None

@@ -32,21 +32,21 @@ class Java:
 
 
 def environment() -> dict[str, str]:
-    """The variables to add for a process that starts Spark."""
+    """Returns the variables to add for a process that starts Spark."""
     java = find_java()
     home = java.home if java.has_vector_module else wrapped_home(java)
     return {"JAVA_HOME": str(home)}
 
 
 def describe() -> str:
-    """One sentence about the Java in use."""
+    """Returns one sentence about the Java in use."""
     java = find_java()
     return f"Java {java.version} {java.origin} ({java.home})."
 
 
 @cache
 def find_java() -> Java:
-    """The first of JAVA_HOME, `java` on PATH and the wheel's that is new enough."""
+    """Returns the first that is new enough: of JAVA_HOME, `java` on PATH, or the wheel's."""
     named = os.environ.get("JAVA_HOME")
     if named and (java := probe(Path(named), "of JAVA_HOME")):
         return java
@@ -61,7 +61,7 @@ def find_java() -> Java:
 
 
 def home_of_path() -> Path | None:
-    """The home of the `java` on PATH, which may be a link or a shim in another place."""
+    """Returns the home of the `java` on PATH, which may be a link or a shim in another place."""
     found = shutil.which("java")
     properties = properties_of(Path(found)) if found else None
     return Path(properties["java.home"]) if properties and "java.home" in properties else None
@@ -79,7 +79,7 @@ def probe(home: Path, origin: str) -> Java | None:
 
 
 def properties_of(executable: Path, *options: str) -> dict[str, str] | None:
-    """The system properties of a Java runtime, or None if it does not start."""
+    """Returns the system properties of a Java runtime, or None if it does not start."""
     command = [str(executable), *options, "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
@@ -91,13 +91,13 @@ def properties_of(executable: Path, *options: str) -> dict[str, str] | None:
 
 
 def major_version(specification: str) -> int:
-    """`17` is 17, `1.8` is 8, anything else is 0."""
+    """Turns `17` into 17, `1.8` into 8, and anything else into 0."""
     numbers = re.fullmatch(r"(?:1\.)?(\d+)", specification)
     return int(numbers.group(1)) if numbers else 0
 
 
 def wrapped_home(java: Java) -> Path:
-    """A JAVA_HOME whose bin/java drops the option that this runtime refuses."""
+    """Returns a JAVA_HOME whose bin/java drops the option that this runtime refuses."""
     home: Path = settings.FTDASH_HOME / "java"
     wrapper = home / "bin" / "java"
     text = wrapper_script(java.home / "bin" / "java")

@@ -37,8 +37,10 @@ KILL_ROUNDS_MAX = 5
 
 
 def start_driver(run: Run, *, waited_ms: float = 0.0) -> psutil.Process:
-    """Write run.json if it is not there, and start a driver on it. `waited_ms`: on purpose, since
-    the driver before it was found dead."""
+    """Writes run.json if it is not there, and starts a driver on it.
+
+    `waited_ms` is the time waited on purpose since the driver before it was found dead.
+    """
     directory = run_directory(run)
     create_if_absent(directory.spec_file, msgspec.json.encode(_spec(run)))
     with directory.driver_log.open("ab") as log_file:
@@ -51,15 +53,16 @@ def start_driver(run: Run, *, waited_ms: float = 0.0) -> psutil.Process:
             env={**_environment(run), WAITED: str(waited_ms)},
             start_new_session=True,
         )
-    # Waiting is what removes a dead child from the process table.
+    # Only a wait removes a dead child from the process table.
     threading.Thread(target=driver.wait, name=f"reap-{driver.pid}", daemon=True).start()
     return psutil.Process(driver.pid)
 
 
 def kill_driver(owner: Owner) -> bool:
-    """SIGKILL the very process that holds a lease; whether it is gone.
+    """Sends SIGKILL to the very process that holds a lease; returns True if it is gone.
 
-    False: it is on another machine, belongs to another user, or waits for a disk that is dead.
+    False means that it is on another machine, belongs to another user, or waits for a disk that is
+    dead.
     """
     process = owner.process()
     if process is None:
@@ -80,9 +83,10 @@ def kill_driver(owner: Owner) -> bool:
 
 
 def kill_driver_tree(run: Run) -> list[int]:
-    """SIGKILL every process that carries the run's id; the process ids of those.
+    """Sends SIGKILL to every process that carries the run's id; returns their process ids.
 
-    It looks until there is none: one that was just being started had no environment to be known by.
+    It looks until there is none: a process that was just being started had no environment to be
+    known by.
     """
     killed: list[psutil.Process] = []
     for _ in range(KILL_ROUNDS_MAX):
@@ -101,7 +105,7 @@ def kill_driver_tree(run: Run) -> list[int]:
 
 
 def last_log_line(directory: RunDirectory) -> str:
-    """What the driver said last, shortened; empty when it said nothing."""
+    """Returns the driver's last line, shortened; empty if it said nothing."""
     log = directory.driver_log
     lines = _last_lines(log.with_name(f"{log.name}.1")) + _last_lines(log)
     spoken = [line.strip() for line in lines if line.strip()]
@@ -143,14 +147,14 @@ def _spec(run: Run) -> RunSpec:
 
 
 def _run_before(run: Run) -> RunId | None:
-    """Of the same pipeline."""
+    """Returns the run before it of the same pipeline."""
     before = Run.objects.filter(pipeline=run.pipeline_id, number__lt=run.number)
     run_id = before.order_by("-number").values_list("run_id", flat=True).first()
     return None if run_id is None else RunId(run_id)
 
 
 def _requester(run: Run) -> str:
-    """Who asked for the run; empty when it was made by hand."""
+    """Returns who asked for the run; empty if it was made by hand."""
     kinds = (*STARTS, UndoStart.kind)
     asked = run.requests.filter(kind__in=kinds).values_list("requester", flat=True)
     return asked.first() or ""

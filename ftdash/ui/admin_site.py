@@ -21,7 +21,7 @@ from django.utils.decorators import method_decorator
 
 APPS = ("jobs", "checkpoints", "metrics", "accounts", "lab", "gameday", "alerts", "history")
 UNLISTED = {"OneTimePassword", "SentForm", "SendingTurn"}
-"""Models that only programs need, for a moment."""
+"""Models whose rows only programs need, and only for a moment."""
 
 HIDDEN = {"ApiToken": ("digest",), "Channel": ("address", "key_salt")}
 """Fields that must not leave the database, by model."""

@@ -22,18 +22,18 @@ def download(parts: Iterator[bytes], file_name: str, content_type: str) -> Strea
 
 
 async def _sent(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Reads where the database may be read; no part is empty."""
+    """Reads in a thread that may use the database; no part is empty."""
     while part := await sync_to_async(_next)(parts):
         yield part
 
 
 def _next(parts: Iterator[bytes]) -> bytes:
-    """Empty at the end."""
+    """Returns the next part, or an empty one at the end."""
     return next(parts, b"")
 
 
 def csv_parts(columns: list[str], chunks: Chunks) -> Iterator[bytes]:
-    """A heading, and a line per row; `columns` are two or more of its fields."""
+    """Yields a heading, and a line per row; `columns` are two or more of its fields."""
     values_of = attrgetter(*columns)
     yield _lines([columns])
     for rows in chunks:
@@ -47,7 +47,7 @@ def _lines(rows: list[list[str]]) -> bytes:
 
 
 def _cell(value: object) -> str:
-    """Times in ISO 8601, unknown values empty, structured ones as JSON."""
+    """Writes times in ISO 8601, unknown values as empty, and structured ones as JSON."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -60,7 +60,7 @@ def _cell(value: object) -> str:
 
 
 def json_parts(chunks: Chunks) -> Iterator[bytes]:
-    """One JSON array."""
+    """Yields one JSON array, in parts."""
     before = b"[\n"
     for rows in chunks:
         yield before + b",\n".join(msgspec.json.encode(row) for row in rows)

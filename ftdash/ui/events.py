@@ -7,8 +7,8 @@ reads the versions for all tabs, and only while there are listeners. A stream en
 has signed out.
 
 After each change every open tab asks for the same regions. The rendering for one of them also
-serves the others, until the versions of the event stream advance, and for at most a second. It
-depends only on the address and on whether the person may act.
+serves the others, until the versions of the event stream advance, and for at most a second. A
+rendering depends only on the address and on whether the person may act.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from django.utils.cache import patch_vary_headers
 
 POLL_S = 0.5
 BEAT_S = 2.0
-"""How often something is written at least, so that a dead connection is noticed and dropped."""
+"""The longest time without a write, so that the server notices and drops dead connections."""
 
 STREAM_AGE_MAX_S = 300.0
 
 REFRESHES_PER_S = 100
-"""The limit over all tabs: with many listeners, each hears of changes less often, so that viewers
+"""The limit over all tabs. With many listeners, each hears of changes less often, so that viewers
 never take the machine from the pipelines."""
 
 Versions = Mapping[str, str]
@@ -90,8 +90,8 @@ class VersionBoard:
                 self.change_count += 1
                 self.news.set()
                 self.news = asyncio.Event()
-            # Polling more often than listeners hear of changes would make pages that few of them
-            # get.
+            # If it polled more often than listeners hear of changes, few of them would get each
+            # page that it makes.
             await asyncio.sleep(max(self._poll_s, self.pause_s / 2))
 
     async def _read_once(self) -> Versions:
@@ -109,7 +109,7 @@ class VersionBoard:
 async def messages(
     board: VersionBoard, *, beat_s: float = BEAT_S, age_max_s: float = STREAM_AGE_MAX_S
 ) -> AsyncIterator[bytes]:
-    """Yields each change of a version, at first all of them; a beat if nothing changes."""
+    """Yields all versions at first, then each change, and a beat if nothing changes."""
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + age_max_s
     seen: dict[str, str] = {}
@@ -120,7 +120,7 @@ async def messages(
             seen.update(changed)
             yield message("changed", changed) if changed else message("beat", {})
             if changed:
-                # Not all at once: the rendering for one tab serves those that come after it.
+                # Tabs do not ask all at once, so that the rendering for one serves those after it.
                 await asyncio.sleep(board.pause_s * random.uniform(0.5, 1.5))
             with suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), beat_s)
@@ -136,7 +136,7 @@ _boards: WeakKeyDictionary[asyncio.AbstractEventLoop, VersionBoard] = WeakKeyDic
 
 
 def told_to_listeners() -> Told | None:
-    """The state of this process. None: there are no listeners, and changes are not known."""
+    """Returns the state of this process, or None without listeners: changes are then unknown."""
     boards = list(_boards.values())
     if not any(board.has_listeners for board in boards):
         return None
@@ -188,7 +188,9 @@ def _content(
     request: HttpRequest,
     of_address: dict[str, Any],
 ) -> tuple[bytes, bytes]:
-    """Plain and compressed, so that many viewers cost one compression. Regions hold no secret of
-    a viewer that the length of the answer could give away."""
+    """Returns the regions plain and compressed, so that many viewers cost one compression.
+
+    Regions contain no secret of a viewer that the length of the answer could give away.
+    """
     plain = regions(request, **of_address).content
     return plain, gzip.compress(plain, COMPRESSION)

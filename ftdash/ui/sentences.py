@@ -65,7 +65,7 @@ def slowest(slow: Slowest) -> str:
 
 
 def held_back(timeline: AlignmentTimeline | None) -> str:
-    """How much waited behind this checkpoint's barriers, where most of it did, and since when."""
+    """Says how much waited behind the checkpoint's barriers, where most of it did, since when."""
     if timeline is None or not timeline.subtasks:
         return "What waited behind the barriers is not kept."
     waiting = [

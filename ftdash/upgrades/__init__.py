@@ -1,1 +1,1 @@
-"""Upgrades: a pipeline goes on with other code, or by itself back to the code before."""
+"""Upgrades: a pipeline continues with other code, or falls back to the code before."""

@@ -1,4 +1,4 @@
-"""What follows in an upgrade from what was seen: it stays, takes its next step, or ends. Pure.
+"""Decides from the facts if an upgrade stays, takes its next step, or ends. Pure.
 
 The order of the steps, with the way back:
 
@@ -8,7 +8,7 @@ The order of the steps, with the way back:
                         |         |
                         RESTORING, ended: failed
 
-Guarantee: once the savepoint is there, an upgrade ends only when one of the two codes has gone on
+Guarantee: once the savepoint is there, an upgrade ends only when one of the two codes has continued
 from it, when a person has cancelled a run, or when the code before could not be started in time.
 """
 
@@ -25,7 +25,7 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """`text`: what became of the step that is over."""
+    """`text` says what became of the step that is over."""
 
     step: UpgradeStep
     text: str
@@ -44,7 +44,7 @@ Decision = Stay | Go | End
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """`refusal` empty: the new code fits; `text` says what it changes."""
+    """An empty `refusal` means that the new code fits; `text` says what it changes."""
 
     text: str
     refusal: str = ""
@@ -60,7 +60,7 @@ class SeenRequest:
 
 @dataclass(frozen=True, slots=True)
 class SeenRun:
-    """`checkpoints`: completed by the attempt that runs now; 0 while none does."""
+    """`checkpoints` counts those that the running attempt has completed; 0 while none runs."""
 
     name: str
     status: JobStatus

@@ -1,9 +1,9 @@
-"""Packages of authors in the store of this installation: adds them, and deletes what nothing needs.
+"""Adds authors' packages to the store of this installation, and deletes what nothing needs.
 
 The log says who added or removed which one, or why that was refused. A package stays as long as a
-pipeline starts from it, a run of it goes on or may still be audited, an upgrade may start it, or a
-point that it wrote can be restored. A copy of a point elsewhere is not known here; its package can
-be added again.
+pipeline starts from it, a run of it continues or may still be audited, an upgrade may start it, or
+a point that it wrote can be restored. A copy of a point elsewhere is not known here; its package
+can be added again.
 """
 
 import tempfile
@@ -25,14 +25,14 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.run import ShippedCode
 
 SWEEPER = "ftdash"
-"""Who removes packages in the log if no person asked for it."""
+"""The name in the log for removals that no person asked for."""
 
 KEPT_NEW_S = 24 * 3600.0
-"""A package that was just added may be about to be used."""
+"""A package that was just added is kept for this long: it may be about to be used."""
 
 
 def add(path: Path, *, who: str, reason: str) -> ShippedCode:
-    """A wheel, or the folder of a package. Raises Rejected."""
+    """Adds a wheel, or the folder of a package. Raises Rejected."""
     try:
         code = package_store().add(path)
     except Rejected as refusal:
@@ -45,7 +45,7 @@ def add(path: Path, *, who: str, reason: str) -> ShippedCode:
 def upload(
     name: str, size_bytes: int, chunks: Iterable[bytes], *, who: str, reason: str
 ) -> ShippedCode:
-    """A wheel that a browser sent. Only the last part of its name counts. Raises Rejected."""
+    """Adds a wheel that a browser sent. Only the last part of its name counts. Raises Rejected."""
     most = settings.PACKAGE_BYTES_MAX
     if size_bytes > most:
         refusal = Rejected(
@@ -62,8 +62,10 @@ def upload(
 
 
 def remove(given: str, *, who: str, reason: str) -> ShippedCode:
-    """The package whose digest begins so. Raises Rejected if there is none, or something needs it;
-    the log then says why."""
+    """Removes the package whose digest begins with `given`.
+
+    Raises Rejected if there is none, or if something needs it; the log then says why.
+    """
     try:
         code = _removable(given)
     except Rejected as refusal:
@@ -75,7 +77,7 @@ def remove(given: str, *, who: str, reason: str) -> ShippedCode:
 
 
 def sweep(*, who: str = SWEEPER, reason: str = "nothing needs it") -> list[ShippedCode]:
-    """Deletes all packages that nothing needs, apart from new ones; returns those."""
+    """Deletes all packages that nothing needs, apart from new ones; returns the deleted ones."""
     store, now_s = package_store(), time.time()
     old = [each for each in store.listed() if now_s - store.added_s(each) > KEPT_NEW_S]
     unneeded = [each for each in old if not needed_by(each)]
@@ -86,7 +88,7 @@ def sweep(*, who: str = SWEEPER, reason: str = "nothing needs it") -> list[Shipp
 
 
 def needed_by(code: ShippedCode) -> str:
-    """What needs the package, in words; empty: nothing does."""
+    """Returns what needs the package, in words; empty if nothing does."""
     named = {"code__sha256": code.sha256}
     if pipeline := Pipeline.objects.filter(**named).first():
         return f"the pipeline {pipeline.name}, which starts from it"

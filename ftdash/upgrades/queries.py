@@ -1,4 +1,4 @@
-"""How far upgrades have come, step by step, and the packages that a pipeline can go on with."""
+"""How far upgrades have come, step by step, and the packages that a pipeline can continue with."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,7 +22,7 @@ class PackageView:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """`ended_at` None: it is under way."""
+    """`ended_at` None means that the step is under way."""
 
     label: str
     began_at: datetime
@@ -57,7 +57,7 @@ class UpgradeView:
 
 
 def packages() -> list[PackageView]:
-    """All that were added, by name and version."""
+    """Returns all packages that were added, by name and version."""
     return msgspec.convert(list(package_store().listed()), list[PackageView], from_attributes=True)
 
 
@@ -67,7 +67,7 @@ def upgrade_view(pipeline: str, request_id: str) -> UpgradeView | None:
 
 
 def upgrade_views(pipeline: str, limit: int) -> list[UpgradeView]:
-    """Newest first."""
+    """Returns the newest upgrades of the pipeline, newest first."""
     return [_view(row) for row in _upgrades(pipeline).order_by("-pk")[:limit]]
 
 

@@ -1,7 +1,7 @@
-"""Asks for upgrades and carries them on: the only writer of their rows.
+"""Stores requests for upgrades and carries them on: the only writer of their rows.
 
 An upgrade is one request. Its savepoint, its start and its way back are requests too, whose ids
-follow from it. So a worker that dies is no loss: the next round finds what was asked and goes on.
+follow from it. So a worker that dies is no loss: the next round finds these requests and continues.
 No task waits. The new code is checked in a process of its own, because its import may do anything.
 """
 
@@ -76,7 +76,7 @@ def upgrade(
     allow_non_restored_state: bool = False,
     request_id: str | None = None,
 ) -> RequestId:
-    """Have the pipeline go on with that package of the store.
+    """Have the pipeline continue with that package of the store.
 
     Raises Rejected if the pipeline does not run, runs this very package, or has another request
     under way; if the package cannot run here; or if no checkpoint would be watched in time.
@@ -141,7 +141,7 @@ def _check_watchable(row: Pipeline, settings: Settings) -> None:
 
 
 def _about_s(run: Run, settings: Settings) -> float:
-    """How long all its steps may take together; no promise, and not when it is given up."""
+    """Returns how long all steps may take together; no promise, and not a deadline."""
     stop_s = parse_settings(run.settings_now).checkpointing.timeout_ms / 1000
     steps_s = CHECK_WITHIN.total_seconds() + 2.0 * settings.upgrade.timeout_ms / 1000
     return stop_s + steps_s + 2.0 * configuration.START_DEADLINE_S
@@ -168,7 +168,7 @@ def _row(key: int) -> Upgrade | None:
 
 
 def _act(row: Upgrade) -> str:
-    """What the step needs, if it was not done yet. Why it could not be done now; empty: it was."""
+    """Does what the step needs, if not done yet. Returns why it could not; empty: it could."""
     try:
         match row.step:
             case UpgradeStep.CHECKING:
@@ -201,7 +201,7 @@ def _begin(row: Upgrade) -> None:
 
 
 def _is_checking(row: Upgrade) -> bool:
-    """A process that takes too long is ended."""
+    """Returns True while the check is under way. Ends a process that takes too long."""
     if row.checker is None:
         return row.check_tries > 0 and timezone.now() < row.step_at + STARTED_WITHIN
     checker = msgspec.convert(row.checker, Owner)
@@ -224,7 +224,7 @@ def _start_check(row: Upgrade) -> None:
             cwd=configuration.BASE_DIR,
             start_new_session=True,
         )
-    # Waiting is what removes a dead child from the process table.
+    # Only a wait removes a dead child from the process table.
     threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
     try:
         began_s = began_after_boot_s(process.pid)
@@ -235,8 +235,11 @@ def _start_check(row: Upgrade) -> None:
 
 
 def check(key: int) -> None:
-    """Runs in the process of the check: builds the pipeline with the new code, holds it against
-    the newest point, and stores what it has found."""
+    """Checks the new code; runs in the process of the check.
+
+    It builds the pipeline with the new code, compares it with the newest point, and stores the
+    result.
+    """
     row = Upgrade.objects.select_related("pipeline", "old_run", "request").get(pk=key)
     try:
         found = _checked(row)
@@ -270,8 +273,11 @@ def _checked(row: Upgrade) -> Checked:
 
 
 def _newest_verdict(row: Upgrade, code: ShippedCode) -> Verdict | None:
-    """On what counts for a savepoint that is still to be taken, so not on the point's own files,
-    which its run may delete meanwhile. None: there is no point."""
+    """Judges what counts for a savepoint that is still to be taken.
+
+    So it leaves out the point's own files, which its run may delete meanwhile. None means that
+    there is no point.
+    """
     for _ in range(CHECK_TRIES_MAX):
         points = [each for each in recovery_points(row.pipeline.name, 3) if each.is_present]
         if not points:
@@ -305,7 +311,7 @@ def _restore(row: Upgrade, path: str, code: ShippedCode | None) -> Restore:
 
 
 def _stop(row: Upgrade) -> None:
-    """Again if it has failed: its driver may have died meanwhile."""
+    """Asks for a stop, and again if it has failed: the driver may have died meanwhile."""
     newest = _asked(row, _stop_name(row.stop_tries))
     has_failed = newest is not None and newest.phase in (RequestPhase.FAILED, RequestPhase.REJECTED)
     if newest is not None and not (has_failed and row.stop_tries < STOP_TRIES_MAX):
@@ -330,7 +336,7 @@ def _stop_name(number: int) -> str:
 
 
 def _savepoint(row: Upgrade, stop: Request | None) -> str | None:
-    """Where the run has stopped. Its driver may have died before it could say so."""
+    """Returns where the run has stopped, even if its driver died before it could say so."""
     if stop is not None and stop.phase == RequestPhase.SUCCEEDED:
         return stop.path
     if not row.old_run.is_terminal:
@@ -346,7 +352,7 @@ def _savepoint(row: Upgrade, stop: Request | None) -> str | None:
 
 
 def _started(row: Upgrade, name: str, code: object) -> Run:
-    """The run from the savepoint with that code. Raises Rejected if it cannot be started."""
+    """Returns the run from the savepoint with that code. Raises Rejected if it cannot start."""
     request = _asked(row, name)
     if request is None:
         request = _start(row, name, code)
@@ -443,7 +449,7 @@ def _seen_run(run: Run) -> SeenRun:
 
 
 def _moved(row: Upgrade, decision: Decision) -> bool:
-    """Stores it, unless another worker has; True if another step is due."""
+    """Stores the decision, unless another worker has. Returns True if another step is due."""
     match decision:
         case Go(step, text, why_back):
             changes: dict[str, object] = {"step": step}

@@ -1,1 +1,1 @@
-"""The readers of the rows of checkpoints, savepoints, ledgers and audits."""
+"""Queries that read the rows of checkpoints, savepoints, ledgers and audits."""

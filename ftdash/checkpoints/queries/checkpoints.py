@@ -1,8 +1,8 @@
-"""Reads the rows of checkpoints: lists them, and counts how many of a run ended in which way.
+"""Reads the rows of checkpoints: lists them, and counts a run's checkpoints by outcome.
 
 The counts include checkpoints whose rows were deleted for their age. Pages, programs and monitors
-use the same ones, and the same answer to the question up to which checkpoint a run has committed
-output and since when the next one waits.
+share these counts. They also share two answers: up to which checkpoint a run has committed output,
+and since when the next one has been waiting.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ class StatusCounts:
 
 @dataclass(frozen=True, slots=True)
 class FailureCount:
-    """One reason; `newest_id` is None if none of them got an id."""
+    """The failures with one reason; `newest_id` is None if none of them got an id."""
 
     reason_name: str  # Flink's
     reason_text: str
@@ -61,7 +61,7 @@ def counts_of(run_pk: int) -> StatusCounts:
 
 
 def counts_of_each(runs: Collection[int]) -> dict[int, StatusCounts]:
-    """By primary key of the run."""
+    """Returns the counts by primary key of the run."""
     rows = Checkpoint.objects.filter(run__in=runs).order_by()
     there = rows.values("run_id", "status").annotate(count=Count("pk"))
     gone = PrunedCount.objects.filter(run__in=runs, what__in=CheckpointStatus.values).order_by()
@@ -85,7 +85,7 @@ def failure_counts(run_pk: int) -> list[FailureCount]:
 
 
 def failure_counts_of_each(runs: Collection[int]) -> dict[int, list[FailureCount]]:
-    """By primary key of the run, the most frequent reason first."""
+    """Returns the counts by primary key of the run, the most frequent reason first."""
     failed = Checkpoint.objects.filter(run__in=runs, status=CheckpointStatus.FAILED).order_by()
     there = failed.values("run", "reason_name").annotate(
         count=Count("pk"), newest_id=Max("checkpoint_id"), newest_at=Max("failed_at")
@@ -129,13 +129,17 @@ COMMITTED_ID = Greatest(
         0,
     ),
 )
-"""For a row of `Run`. The point to which a recovery goes back is committed before it runs."""
+"""The newest committed checkpoint, as an expression on rows of `Run`.
+
+A recovery commits the checkpoint that it restores before it runs, so that one counts too.
+"""
 
 
 def waiting_since(runs: Collection[int]) -> dict[int, datetime]:
-    """For runs with a completed, uncommitted checkpoint: when the oldest such one was triggered.
+    """Returns when the oldest completed, uncommitted checkpoint of each run was triggered.
 
-    Its sinks opened their prepared transactions before that, and the targets have held them since.
+    Runs without one are left out. The sinks opened their prepared transactions before that time,
+    and the targets have held them since.
     """
     waiting = (
         Checkpoint.objects.filter(run=OuterRef("pk"), status__in=COMPLETE)
@@ -155,7 +159,10 @@ SUMMARY_CHECKPOINTS = 500
 
 
 def checkpoints(run_id: str, page: int = 1, per_page: int = 25) -> CheckpointHistory | None:
-    """One page of a run's history; a page beyond the last is the last. None: no such run."""
+    """Returns one page of a run's history, or None if there is no such run.
+
+    A page number beyond the last gives the last page.
+    """
     run = Run.objects.filter(run_id=run_id).only("run_id").first()
     if run is None:
         return None
@@ -174,7 +181,10 @@ def checkpoints(run_id: str, page: int = 1, per_page: int = 25) -> CheckpointHis
 def alignment(
     run_id: str, checkpoint_id: int | None = None, *, is_whole: bool = False
 ) -> AlignmentTimeline | None:
-    """Of one checkpoint, or of the newest completed one; None if there is none."""
+    """Returns the timeline of one checkpoint, by default of the newest completed one.
+
+    None means that there is no such checkpoint.
+    """
     rows = Checkpoint.objects.filter(run__run_id=run_id).select_related("run")
     if checkpoint_id is None:
         checkpoint = rows.filter(status__in=COMPLETE).order_by("-sequence").first()
@@ -193,13 +203,13 @@ def is_of_newest_run(pipeline: str, checkpoint_id: int) -> bool:
 
 
 def timeline_of(checkpoint: Checkpoint, *, is_whole: bool = False) -> AlignmentTimeline:
-    """`is_whole`: with all channels read, for a program that gets all of them."""
+    """`is_whole` decodes all channels now, for a program that needs all of them."""
     subtasks = _subtasks(checkpoint, is_whole)
     return AlignmentTimeline(row_of(checkpoint), subtasks, slowest_of(subtasks))
 
 
 def recovery_points(pipeline: str, limit: int = 50) -> list[RecoveryPoint]:
-    """The points to restore from: savepoints and retained checkpoints, newest first."""
+    """Returns the points to restore from: savepoints and retained checkpoints, newest first."""
     kept = Checkpoint.objects.filter(
         run__pipeline__name=pipeline, status=CheckpointStatus.COMPLETED, path__isnull=False
     )
@@ -209,7 +219,10 @@ def recovery_points(pipeline: str, limit: int = 50) -> list[RecoveryPoint]:
 
 
 def recovery_point(path: str) -> RecoveryPoint | None:
-    """Of any pipeline; None: no run of ours has written it, or it is gone."""
+    """Returns a recovery point of any pipeline.
+
+    None means that no run known here wrote it, or that it was deleted.
+    """
     rows = Checkpoint.objects.filter(path=path, status=CheckpointStatus.COMPLETED)
     found = _points(list(rows.select_related("run__pipeline")[:1]))
     return found[0] if found else None
@@ -259,7 +272,7 @@ def _summary(run: Run) -> CheckpointSummary:
 def _subtasks(checkpoint: Checkpoint, is_whole: bool) -> list[SubtaskTimeline]:
     order = {vertex["uid"]: index for index, vertex in enumerate(checkpoint.run.vertices)}
     rows = SubtaskPhase.objects.filter(checkpoint=checkpoint).order_by()
-    # As text, which the answer reads no further than a page needs.
+    # As text, so that the channels are decoded only if a page needs them.
     found = rows.annotate(stored=Cast("channels", TextField())).values_list("stored", *_OF_PART)
     channels_of = (lambda stored: list(StoredChannels(stored))) if is_whole else StoredChannels
     parts = [

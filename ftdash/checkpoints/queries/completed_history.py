@@ -20,7 +20,7 @@ from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
 from ftdash.times import epoch_ms
 
 COMPLETED_MAX = 10_000
-"""The newest of a run that count."""
+"""Only this many of a run's completed checkpoints count, the newest."""
 
 RUNS_KEPT = 32
 
@@ -52,7 +52,7 @@ class CompletedHistory:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[Any, ...]]) -> "CompletedHistory":
-        """Rows of id, time of the trigger, and FIGURES; None: not reported."""
+        """Makes columns from rows of id, trigger time and FIGURES; None means not reported."""
         ids, triggers, *figures = zip(*rows, strict=True) if rows else ((),) * (2 + len(FIGURES))
         return cls(
             checkpoint_ids=np.array(ids, np.int64),
@@ -86,19 +86,19 @@ def known_of(column: Measured) -> Measured:
 
 
 def forget() -> None:
-    """Starts over, as in a new process."""
+    """Forgets everything read so far, as in a new process."""
     _kept.cache_clear()
 
 
 class _Kept:
-    """The read part of one run. Its rows are written in the order of `sequence`."""
+    """The part of one run that was already read. Its rows were written in `sequence` order."""
 
     def __init__(self, run_id: str) -> None:
         self._rows = Checkpoint.objects.filter(run__run_id=run_id)
         self._lock = Lock()  # several threads make the pages of one process
         self._settled = CompletedHistory.of([])
         self._settled_until = -1  # no row up to here is in progress any more
-        self._left_out = 0  # older than the newest COMPLETED_MAX
+        self._left_out = 0  # how many are older than the newest COMPLETED_MAX
 
     def read(self) -> CompletedHistory:
         with self._lock:
@@ -111,12 +111,12 @@ class _Kept:
             return found.part(max(0, len(found) - COMPLETED_MAX))
 
     def _is_whole(self, found: CompletedHistory) -> bool:
-        """True if no row that was read has gone, and none was skipped."""
+        """True if no row was deleted after it was read, and none was skipped."""
         is_full = not self._left_out or len(found) >= COMPLETED_MAX
         return is_full and self._left_out + len(found) == self._complete().count()
 
     def _grown(self, until: int) -> CompletedHistory:
-        """All completed ones; those up to `until` are kept."""
+        """Returns all completed checkpoints, and keeps those up to `until` for the next time."""
         later = self._complete().filter(sequence__gt=self._settled_until)
         fields = later.values_list("sequence", "checkpoint_id", "trigger_at", *FIGURES)
         rows = list(fields.order_by("-sequence")[:COMPLETED_MAX])[::-1]
@@ -134,7 +134,7 @@ class _Kept:
         return self._rows.filter(status__in=COMPLETE).order_by()
 
     def _nothing_open_until(self) -> int:
-        """Checkpoints that are triggered or complete from now on come after it."""
+        """Returns a place in the sequence that all open and future checkpoints come after."""
         newest = self._rows.order_by("-sequence").values_list("sequence", flat=True).first()
         is_open = self._rows.filter(status=CheckpointStatus.IN_PROGRESS)
         oldest_open = is_open.order_by().aggregate(oldest=Min("sequence"))["oldest"]
@@ -145,7 +145,7 @@ _kept = lru_cache(maxsize=RUNS_KEPT)(_Kept)
 
 
 FAILED_MAX = 1_000
-"""How many failed ones are shown, the newest."""
+"""How many failed checkpoints are shown, the newest."""
 
 
 class FailedPoint(NamedTuple):

@@ -1,6 +1,6 @@
-"""One checkpoint with the part of each vertex and subtask in it, alone or beside another one.
+"""One checkpoint with the part of each vertex and subtask in it, alone or next to another one.
 
-Parts are summed up as on Flink's pages. Between two checkpoints, it names the stretch of the
+Parts are summed up as on Flink's pages. For two checkpoints, the module names the stretch of a
 subtask that made one take longer.
 
 Source: Flink, `TaskStateStats` and `TaskStateStatsSummary`.
@@ -98,8 +98,8 @@ def vertex_parts(
     found: MeasuredCheckpoint,
     subtasks: list[SubtaskTimeline],
 ) -> list[VertexPart]:
-    """One for every vertex of the run, even if no subtask of it has acknowledged."""
-    # At the time of the checkpoint: a run may be rescaled afterwards.
+    """Returns one part for every vertex of the run, even if no subtask of it has acknowledged."""
+    # The parallelism at the time of the checkpoint: a run may be rescaled afterwards.
     own = [vertex.parallelism for vertex in vertices if vertex.parallelism is not None]
     others = found.row.subtask_count - sum(own)
     count = others // max(1, len(vertices) - len(own)) or parallelism
@@ -135,7 +135,7 @@ class CheckpointDetail:
 def checkpoint_detail(
     run_id: str, checkpoint_id: int, *, is_whole: bool = False
 ) -> CheckpointDetail | None:
-    """None if the run has no checkpoint with that id. `is_whole`: with all channels read."""
+    """Returns None if the run has no checkpoint with that id. `is_whole` decodes all channels."""
     of_run = Checkpoint.objects.filter(run__run_id=run_id).select_related("run")
     row = of_run.filter(checkpoint_id=checkpoint_id).first()
     if row is None:
@@ -169,7 +169,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class ComparedCheckpoints:
-    """`growth`: why the slower one took longer; None: for no reason, or it is not known."""
+    """`growth` is why the slower one took longer. None means that no reason is known."""
 
     shown: CheckpointDetail
     other: CheckpointDetail
@@ -177,7 +177,7 @@ class ComparedCheckpoints:
 
 
 def compared(run_id: str, checkpoint_id: int, other_id: int) -> ComparedCheckpoints | None:
-    """None if the run lacks one of them."""
+    """Returns None if the run has no checkpoint with one of these ids."""
     shown = checkpoint_detail(run_id, checkpoint_id, is_whole=True)
     other = checkpoint_detail(run_id, other_id, is_whole=True)
     if shown is None or other is None:
@@ -189,9 +189,9 @@ def compared(run_id: str, checkpoint_id: int, other_id: int) -> ComparedCheckpoi
 
 
 def longest_growth(slow: list[SubtaskTimeline], quick: list[SubtaskTimeline]) -> Growth | None:
-    """The stretch before the slower one's last acknowledgement that grew most.
+    """Returns the stretch before the slower one's last acknowledgement that grew most.
 
-    None: none grew, or a side's subtasks are not known.
+    None means that no stretch grew, or that the subtasks of one side are not known.
     """
     by_name = {(each.vertex, each.subtask): each for each in quick}
     grown = []

@@ -32,7 +32,7 @@ class LedgerInput:
 
 @dataclass(frozen=True, slots=True)
 class LedgerOutput:
-    """The output to one sink, by all its subtasks. `digest` None: it was only counted."""
+    """The output of all subtasks to one sink. `digest` is None if the rows were only counted."""
 
     sink: str
     rows: int
@@ -58,9 +58,10 @@ class LedgerLine:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutput:
-    """A sink's oldest waiting output, if its target gives up what waits too long.
+    """A sink's oldest waiting output, if its target rolls back transactions that wait too long.
 
-    Its transaction was opened before `since`, so its target gives it up at `until` or before.
+    The sink opened its transaction before `since`, so the target rolls it back at `until` or
+    earlier.
     """
 
     sink: str
@@ -134,7 +135,7 @@ def ledger(run_id: str, limit: int) -> Ledger:
 
 
 def audits(pipeline: str, limit: int) -> list[AuditView]:
-    """Newest first."""
+    """Returns the newest audits of the pipeline, newest first."""
     found = Audit.objects.filter(run__pipeline__name=pipeline).select_related("run")
     now = timezone.now()
     return [_audit_view(row, now) for row in found.order_by("-id")[:limit]]
@@ -147,7 +148,7 @@ def is_silent(row: Audit, now: datetime) -> bool:
 
 
 def _newest_committed(run: Run) -> int:
-    """The newest committed checkpoint; for a finished run, all are."""
+    """Returns the newest committed checkpoint. A finished run has committed all of them."""
     if run.status == JobStatus.FINISHED.value:
         return run.last_checkpoint_id or 0
     row = Run.objects.filter(pk=run.pk).annotate(committed_id=COMMITTED_ID)
@@ -170,7 +171,7 @@ def _held(run: Run, waiting: Sequence[LedgerLine]) -> Iterator[HeldOutput]:
 
 
 def _line(row: LedgerRow, newest_id: int, committed_id: int) -> LedgerLine:
-    """Output that an earlier entry has too is the same output."""
+    """Leaves out output that an earlier entry already has: it is the same output."""
     new = [each for each in row.outputs if each["share"]["checkpoint_id"] > newest_id]
     found = {
         **vars(row),

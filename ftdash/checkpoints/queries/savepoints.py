@@ -1,10 +1,10 @@
 """Savepoints and their contents: labels, origin, runs restored from them, rows of a state.
 
-Facts are read from rows; the disk is asked only if the manifest is there. Contents are read from
-the point. A page of a state's rows is read within seconds or not at all; see
-`pipelines.points.browsing`. Arrow is loaded only when a person looks into a point. Of a point that
-is to be restored only the manifest is read, with its digest, to refuse a wrong one before anything
-starts: the driver that restores it verifies that every file is there and unaltered.
+Facts come from rows; the disk is only asked whether the manifest is there. Contents come from the
+point. A page of a state's rows is read within seconds or not at all; see
+`pipelines.points.browsing`. Arrow is loaded only when a person looks into a point. Before a
+restore, this module reads only the manifest and its digest, to refuse a wrong point before anything
+starts. The driver that restores the point verifies that every file is there and unaltered.
 """
 
 import stat
@@ -53,7 +53,7 @@ PAGE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """Which state and rows a person looks at, and from which place on."""
+    """The state and the rows that a person looks at, and the place from which to show them."""
 
     uid: str
     state: str
@@ -97,9 +97,10 @@ def rows_in(path: str, looked: Looked) -> RowsPage:
 
 
 def shelf_life_of(point: Savepoint) -> ShelfLife:
-    """For the pipeline and parameters that wrote it; asks the sources, which takes a moment.
+    """Returns the shelf life for the pipeline and parameters that wrote the point.
 
-    Raises Rejected if the point cannot be read, or its pipeline can no longer be built.
+    It asks the sources, which takes a moment. Raises Rejected if the point cannot be read, or its
+    pipeline can no longer be built.
     """
     from pipelines.points.fit import shelf_life
     from pipelines.storage.stores import CheckpointStores
@@ -121,8 +122,10 @@ def shelf_life_of(point: Savepoint) -> ShelfLife:
 
 
 def may_be_read(path: str) -> bool:
-    """True if its manifest is there, as far as the page can tell: the page cannot wait for an
-    object store, and a disk that does not answer has lost nothing."""
+    """True if the manifest is there, as far as the page can tell.
+
+    The page cannot wait for an object store, and a disk that does not answer has lost nothing.
+    """
     scheme = scheme_of(path)
     if scheme:
         return scheme in OBJECT_SCHEMES
@@ -180,7 +183,10 @@ COMPLETE = (CheckpointStatus.COMPLETED, CheckpointStatus.DISCARDED)
 
 
 def savepoints(pipeline: str, page: int = 1, per_page: int = 25) -> SavepointPage:
-    """Of all runs of the pipeline; a page beyond the last is the last."""
+    """Returns a page of the savepoints of all runs of the pipeline.
+
+    A page number beyond the last gives the last page.
+    """
     rows = _savepoints().filter(run__pipeline__name=pipeline).order_by("-completed_at", "-pk")
     shown = Paginator(rows, per_page).get_page(page)
     kept = rows.filter(status=CheckpointStatus.COMPLETED).aggregate(total=Sum("state_bytes"))
@@ -194,7 +200,7 @@ def savepoints(pipeline: str, page: int = 1, per_page: int = 25) -> SavepointPag
 
 
 def savepoint(key: str) -> Savepoint | None:
-    """`key` is that of `Savepoint`; None: there is no such savepoint."""
+    """Returns the savepoint with that `Savepoint.key`, or None if there is none."""
     run_id, _, number = key.rpartition("-")
     if not number.isdecimal() or len(number) > 18:
         return None
@@ -203,7 +209,7 @@ def savepoint(key: str) -> Savepoint | None:
 
 
 def savepoint_at(pipeline: str, path: str) -> Savepoint | None:
-    """None: the pipeline has no savepoint there."""
+    """Returns None if the pipeline has no savepoint there."""
     found = _described(_savepoints().filter(run__pipeline__name=pipeline, path=path)[:1])
     return found[0] if found else None
 
@@ -256,7 +262,7 @@ def _described(rows: Iterable[Checkpoint]) -> list[Savepoint]:
 
 
 def labels_of(paths: list[str], request_ids: list[str]) -> dict[str, PointLabel]:
-    """By path and by request."""
+    """Returns the labels by path and by request id."""
     by_path = {row.path or "": row for row in PointLabel.objects.filter(path__in=paths)}
     by_request = PointLabel.objects.filter(request_id__in=request_ids)
     return {row.request_id or "": row for row in by_request} | by_path
@@ -313,7 +319,7 @@ def _savepoint(
 
 
 def savepoint_format(command: AnyCommand | None) -> SavepointFormat:
-    """None: its request is not known any more."""
+    """`command` is None if its request is no longer known."""
     return command.format if isinstance(command, SavepointCommand) else SavepointFormat.CANONICAL
 
 
@@ -322,7 +328,7 @@ def reading_of(row: PointInspection) -> Reading:
 
 
 def _verified_at(row: Checkpoint, reading: Reading | None) -> datetime | None:
-    """By the driver, or by a worker since."""
+    """Returns when the driver, or a worker since then, last verified all files."""
     is_whole = reading is not None and reading.ended_at is not None and not reading.problem
     found = [row.verified_at, reading.ended_at if reading and is_whole else None]
     return max((each for each in found if each is not None), default=None)

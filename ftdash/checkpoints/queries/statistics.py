@@ -1,8 +1,8 @@
 """The measurements of a run's checkpoints: everything known of each, statistics, and the history.
 
-The history has all checkpoints that there are, chosen by a filter, a part at a time. A part is
-found by its neighbour and not by its number, so the last one is as cheap as the first, and new
-checkpoints do not shift it.
+The history contains all checkpoints that match a filter, one part at a time. A part is found by its
+neighbour and not by its number, so the last one is as cheap as the first, and new checkpoints do
+not shift it.
 
 Reads rows only. Source: Flink, `AbstractCheckpointStats` and its three kinds, and
 `CheckpointStatsSnapshot`.
@@ -61,7 +61,7 @@ class MeasuredCheckpoint:
 
     @property
     def took_ms(self) -> float | None:
-        """To its end, or to the newest acknowledgement. None: there was neither."""
+        """The time to its end, or to the newest acknowledgement. None: there was neither."""
         row = self.row
         if row.status is CheckpointStatus.FAILED and row.failed_at is not None:
             return max(0.0, (row.failed_at - row.trigger_at) / timedelta(milliseconds=1))
@@ -94,7 +94,7 @@ _NOTHING = _Reported(None, 0, 0, 0, 0)
 
 
 def measurements_of(rows: list[Checkpoint]) -> dict[int, MeasuredCheckpoint]:
-    """By primary key; the rows come with their runs."""
+    """Returns the measurements by primary key. `rows` must be loaded with their runs."""
     reported = _reported(rows)
     wanted = [row.request_id for row in rows if row.request_id]
     asked = {each.request_id: each for each in Request.objects.filter(request_id__in=wanted)}
@@ -184,7 +184,7 @@ class RunStatistics:
 
 
 def statistics_of(run_id: str) -> RunStatistics | None:
-    """None: no such run."""
+    """Returns None if there is no such run."""
     run = Run.objects.filter(run_id=run_id).first()
     if run is None:
         return None
@@ -212,7 +212,7 @@ def statistics_of(run_id: str) -> RunStatistics | None:
 
 
 def _with_ids(run_id: str) -> QuerySet[Checkpoint]:
-    """Newest first, without those that were refused before they got an id."""
+    """Returns the rows newest first, without those that were refused before they got an id."""
     rows = Checkpoint.objects.filter(run__run_id=run_id, checkpoint_id__isnull=False)
     return rows.select_related("run").order_by("-sequence")
 
@@ -285,7 +285,7 @@ class CheckpointMeasures:
 
 
 def checkpoint_measures(runs: Collection[int]) -> dict[int, CheckpointMeasures]:
-    """By primary key of the run: the same few queries, however many runs are asked for."""
+    """Returns the measures by primary key of the run, with a few queries for any number of runs."""
     counts, failures, newest = counts_of_each(runs), failure_counts_of_each(runs), _newest(runs)
     return {
         run: CheckpointMeasures(
@@ -367,9 +367,9 @@ def history(
     before: int | None = None,
     limit: int = 25,
 ) -> HistoryPart | None:
-    """The newest part, or the part next to a place that another part gave. None: no such run.
+    """Returns the newest part, or the part next to a place that another part gave.
 
-    If nothing is next to the place, returns the newest part.
+    If nothing is next to the place, returns the newest part. None means that there is no such run.
     """
     run = Run.objects.filter(run_id=run_id).first()
     if run is None:
@@ -388,7 +388,7 @@ def history(
 
 
 def whole_history(run_id: str, chosen: HistoryFilter) -> Iterator[list[CheckpointRow]]:
-    """All matches, newest first, in lists that are read one by one."""
+    """Yields all matches, newest first, in lists that it reads one by one."""
     matching = _newest_first(Checkpoint.objects.filter(run__run_id=run_id).filter(_rule(chosen)))
     found = list(matching[:CHUNK])
     while found:
@@ -422,7 +422,7 @@ def _newest_first(rows: QuerySet[Checkpoint]) -> QuerySet[Checkpoint]:
 def _next_to(
     matching: QuerySet[Checkpoint], after: int | None, before: int | None, limit: int
 ) -> list[Checkpoint]:
-    """A full part above `after`, or the part below `before`. Empty if there is none."""
+    """Returns a full part above `after`, or the part below `before`. Empty if there is none."""
     if before is not None:
         return list(_newest_first(matching.filter(sequence__lt=before))[:limit])
     if after is None:

@@ -39,7 +39,7 @@ ACTIONS_MAX = 20
 
 
 class ClusterState(StrEnum):
-    """In words that pages know from runs."""
+    """The states of a cluster, in words that pages already use for runs."""
 
     RUNNING = "RUNNING"
     STALE = "STALE"
@@ -48,7 +48,7 @@ class ClusterState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterBrief:
-    """One cluster as the fleet shows it; None: not known yet. It never has the header's value."""
+    """One cluster as the fleet shows it, never with the header's value. None: not known yet."""
 
     name: str
     address: str
@@ -62,7 +62,7 @@ class ClusterBrief:
     created_at: datetime
     running_count: int
     troubled_count: int  # jobs that fail or restart, as far as it answers
-    job_count: int  # with all that it has forgotten
+    job_count: int  # including jobs that it has forgotten
 
     @property
     def needs_attention(self) -> bool:
@@ -193,7 +193,7 @@ class CheckpointDetail:
 
 
 def clusters() -> list[ClusterBrief]:
-    """Those that need attention first, then by name."""
+    """Returns those that need attention first, then the others by name."""
     found = [_cluster(row, timezone.now()) for row in _cluster_rows()]
     return sorted(found, key=lambda each: (not each.needs_attention, each.name))
 
@@ -204,18 +204,18 @@ def cluster(name: str) -> ClusterBrief | None:
 
 
 def versions() -> dict[str, str]:
-    """For the event stream: a token that changes with each cluster's pages. Cheap."""
+    """Returns a token per cluster that changes with its pages, for the event stream. Cheap."""
     rows = FlinkCluster.objects.values_list("name", "version")
     return {resource(name): str(version) for name, version in rows}
 
 
 def resource(name: str) -> str:
-    """In the event stream; no pipeline can have such a name."""
+    """Returns the cluster's name in the event stream; no pipeline can have such a name."""
     return f"flink/{name}"
 
 
 def jobs(name: str) -> list[ShownJob]:
-    """Of one cluster: those that go on first, then the newest first."""
+    """Returns the jobs of one cluster: those that continue first, then the newest first."""
     found = cluster(name)
     if found is None:
         return []
@@ -224,7 +224,7 @@ def jobs(name: str) -> list[ShownJob]:
 
 
 def listed_jobs(known: Iterable[ClusterBrief]) -> dict[str, list[ShownJob]]:
-    """{cluster: the jobs that it listed last}, with one query for any number of clusters."""
+    """Returns {cluster: the jobs that it listed last}, with one query for all clusters."""
     briefs = {each.name: each for each in known}
     found: dict[str, list[ShownJob]] = {name: [] for name in briefs}
     for row in _job_rows().filter(forgotten_at=None, cluster__name__in=briefs):
@@ -262,13 +262,13 @@ def job_detail(name: str, jid: str, *, page: int, per_page: int) -> JobDetail | 
 
 
 def checkpoints(name: str, jid: str, *, page: int, per_page: int) -> CheckpointPage:
-    """Newest first; a page beyond the last is the last."""
+    """Returns checkpoints newest first. A page number beyond the last gives the last page."""
     row = FlinkJob.objects.filter(cluster__name=name, jid=jid).first()
     return CheckpointPage([], 1, 1, 0) if row is None else _page(row, page, per_page)
 
 
 def points(name: str, jid: str) -> list[CheckpointBrief]:
-    """Savepoints, and checkpoints whose files are there as far as Flink has said."""
+    """Returns savepoints, and checkpoints whose files are there as far as Flink has said."""
     row = FlinkJob.objects.filter(cluster__name=name, jid=jid).first()
     return [] if row is None else [brief_of(each) for each in _points(row)[:POINTS_MAX]]
 
@@ -298,7 +298,7 @@ def checkpoint(name: str, jid: str, checkpoint_id: int) -> CheckpointDetail | No
 
 
 def actions(name: str, jid: str) -> list[ActionView]:
-    """Newest first."""
+    """Returns the newest actions on a job, newest first."""
     rows = FlinkAction.objects.filter(job__cluster__name=name, job__jid=jid)
     return [_action(row) for row in rows[:ACTIONS_MAX]]
 
@@ -312,8 +312,11 @@ VERTEX_NAME_MAX = 40
 
 
 def names_of(vertices: Iterable[Vertex]) -> dict[str, str]:
-    """{id: name for a chart}. Flink joins the names of all chained operators: a long one is cut
-    off, and of equal ones each further one gets its number."""
+    """Returns {id: name for a chart}.
+
+    Flink joins the names of all chained operators. So a long name is cut off, and each further
+    equal one gets its number.
+    """
     names: dict[str, str] = {}
     for each in vertices:
         long = len(each.name) > VERTEX_NAME_MAX
@@ -412,7 +415,7 @@ def _page(row: FlinkJob, page: int, per_page: int) -> CheckpointPage:
 
 
 def _trend(row: FlinkJob) -> Trend:
-    """Of the newest checkpoints, oldest first; in the order of columns of `CompletedHistory`."""
+    """Returns the newest checkpoints, oldest first, in the column order of `CompletedHistory`."""
     rows = FlinkCheckpoint.objects.filter(job=row)
     completed = rows.filter(status=FlinkCheckpointStatus.COMPLETED).values_list(
         *("checkpoint_id", "triggered_at", "duration_ms", "alignment_ms", "state_bytes"),
@@ -465,7 +468,7 @@ def brief_of(row: FlinkCheckpoint) -> CheckpointBrief:
 def _timeline(
     row: FlinkCheckpoint, vertices: Iterable[Vertex], parts: Iterable[SubtaskPart]
 ) -> AlignmentTimeline:
-    """As that of our own checkpoints, without channels: Flink measures whole subtasks."""
+    """Like the timeline of our own checkpoints, without channels: Flink measures whole subtasks."""
     names = names_of(vertices)
     order = {key: index for index, key in enumerate(names)}
     known = sorted(

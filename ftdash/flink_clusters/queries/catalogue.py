@@ -1,7 +1,7 @@
 """The catalogue of points: savepoints and retained checkpoints of all jobs of a cluster.
 
-Flink knows ten of a job and none of a job that it has forgotten; the catalogue has them all, with
-everything that Flink has said about each.
+Flink knows ten points of a job, and none of a job that it has forgotten. The catalogue has them
+all, with everything that Flink has said about each.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,10 @@ class PointKind(StrEnum):
 
 
 class Files(StrEnum):
-    """As Flink said it last. It says nothing of a savepoint that another program deletes."""
+    """The state of a point's files, as Flink said last.
+
+    Flink says nothing about a savepoint that another program deletes.
+    """
 
     THERE = "there"
     DELETED = "deleted"
@@ -28,7 +31,7 @@ class Files(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointFilter:
-    """`jid` and `path` empty, `kind` None: whatever it is. `path`: a part of it."""
+    """Empty `jid` and `path`, and `kind` None, match everything. `path` is a part of the path."""
 
     jid: str = ""
     kind: PointKind | None = None
@@ -53,7 +56,7 @@ class Catalogue:
 
 
 def catalogue(name: str, asked: PointFilter, *, page: int, per_page: int) -> Catalogue:
-    """Of one cluster; a page beyond the last is the last."""
+    """Returns points of one cluster. A page number beyond the last gives the last page."""
     rows = _rows(name, asked)
     count = rows.count()
     pages = max(1, -(-count // per_page))
@@ -63,7 +66,7 @@ def catalogue(name: str, asked: PointFilter, *, page: int, per_page: int) -> Cat
 
 
 def jobs_with_points(name: str) -> list[tuple[str, str]]:
-    """(id, name) of each, the newest job first."""
+    """Returns (id, name) of each job that has points, the newest job first."""
     with_points = _rows(name, PointFilter(files=Files.ANY)).order_by().values("job")
     rows = FlinkJob.objects.filter(pk__in=with_points)
     return list(rows.values_list("jid", "name"))

@@ -1,4 +1,4 @@
-"""What the judge of incidents looks at, with the keys of the clusters and of their jobs."""
+"""Reads the facts that the judge of incidents needs, by the keys of clusters and of their jobs."""
 
 from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
@@ -25,7 +25,7 @@ from ftdash.flink_clusters.trouble import (
 
 CHECKPOINTS_SEEN = 50
 INTERVAL_MAX_MS = timedelta(days=365) // MILLISECOND
-"""Flink answers the greatest number there is for a job that takes none by itself."""
+"""For a job that takes no checkpoints by itself, Flink answers the greatest possible number."""
 
 
 def seen_clusters(now: datetime) -> Iterator[tuple[int, ClusterSeen]]:
@@ -34,9 +34,10 @@ def seen_clusters(now: datetime) -> Iterator[tuple[int, ClusterSeen]]:
 
 
 def seen_jobs(now: datetime, also: Collection[int]) -> Iterator[tuple[int, JobSeen]]:
-    """Of clusters that answer: nothing is known of the others, so their incidents stay as they are.
+    """Yields the jobs of clusters that answer, by their keys.
 
-    `also`: jobs that have incidents, however long they are gone.
+    Nothing is known about the jobs of other clusters, so their incidents stay as they are. `also`
+    are jobs that have incidents, no matter how long they are gone.
     """
     later = FlinkJob.objects.filter(
         cluster=OuterRef("cluster"), name=OuterRef("name"), started_at__gt=OuterRef("started_at")
@@ -87,7 +88,7 @@ def _newest_completed(rows: QuerySet[FlinkCheckpoint]) -> QuerySet[FlinkCheckpoi
 
 
 def _under_way_ms(rows: QuerySet[FlinkCheckpoint], now: datetime) -> float | None:
-    """Of the newest: an older one may have ended while the cluster was not asked."""
+    """Considers the newest only: an older one may have ended while the cluster was not asked."""
     newest = rows.first()
     if newest is None or newest.status != FlinkCheckpointStatus.IN_PROGRESS:
         return None
@@ -95,7 +96,7 @@ def _under_way_ms(rows: QuerySet[FlinkCheckpoint], now: datetime) -> float | Non
 
 
 def _words(event: FlinkEvent) -> str:
-    """The first line of the exception, which has its message, and where it was."""
+    """Returns the first line of the exception, with its message, and where it happened."""
     first = event.text.strip().partition("\n")[0] or event.title
     return f"{first} In {event.place}." if event.place else first
 

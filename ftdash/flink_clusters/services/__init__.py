@@ -1,1 +1,1 @@
-"""The only writers of watched Flink clusters: what people register, what clusters answer."""
+"""The only writers of watched Flink clusters: they store registrations, actions and answers."""

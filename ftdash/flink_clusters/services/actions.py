@@ -1,8 +1,8 @@
-"""Stores what people ask of Flink jobs, and carries it out: each action ends once.
+"""Stores the actions that people request on Flink jobs, and carries them out. Each ends once.
 
-`carry_on` runs within the turn of the cluster, so an action has one process at a time. The row says
-that it was sent before the request leaves; a process that dies in between leaves a row that the
-next one can judge (`triggers`).
+`carry_on` runs within the turn of the cluster, so an action has one process at a time. Before a
+request leaves, the row says that it was sent. So a process that dies in between leaves a row that
+the next one can judge (`triggers`).
 """
 
 import secrets
@@ -71,7 +71,7 @@ SILENT = (
 def ask(
     cluster: str, jid: str, kind: FlinkActionKind, asked: Asked, *, requester: str, reason: str
 ) -> int:
-    """The key of the stored action. Raises Rejected if it cannot be done."""
+    """Returns the key of the stored action. Raises Rejected if it cannot be done."""
     reason = check_reason(reason)
     job = _job(cluster, jid)
     if len(asked.directory) > DIRECTORY_LENGTH_MAX or "\0" in asked.directory:
@@ -107,7 +107,7 @@ def ask(
 
 
 def _job(cluster: str, jid: str) -> FlinkJob:
-    """Raises Rejected if nothing can be asked of it."""
+    """Raises Rejected if no action on the job is possible."""
     job = FlinkJob.objects.filter(cluster__name=cluster, jid=jid).first()
     if job is None:
         raise Rejected(f"The watched Flink cluster {cluster!r} has no job {jid!r}.")
@@ -119,7 +119,7 @@ def _job(cluster: str, jid: str) -> FlinkJob:
 
 
 def carry_on(cluster: FlinkCluster, flink: FlinkRest) -> None:
-    """One step of each open action. Raises Silent; the next look goes on from the rows."""
+    """Takes one step of each open action. After Silent, the next look continues from the rows."""
     for row in _open(cluster):
         try:
             _step(row, flink, timezone.now())
@@ -128,7 +128,7 @@ def carry_on(cluster: FlinkCluster, flink: FlinkRest) -> None:
 
 
 def end_overdue(cluster: FlinkCluster) -> None:
-    """While the cluster is silent: end what has waited for too long."""
+    """Ends actions that have waited for too long while the cluster is silent."""
     now = timezone.now()
     for row in _open(cluster):
         if row.state == FlinkActionState.WAITING:
@@ -156,7 +156,7 @@ def _step(row: FlinkAction, flink: FlinkRest, now: datetime) -> None:
 
 
 def _send(row: FlinkAction, flink: FlinkRest, now: datetime, note: str = "") -> None:
-    """The row says so first: who finds it in this state must not send it again unasked."""
+    """Marks the row as sent first: the next process must then ask Flink before it sends again."""
     before = {"state": row.state, "sent_at": row.sent_at}
     _set(
         row,
@@ -223,7 +223,7 @@ def _end_as(row: FlinkAction, outcome: Outcome) -> None:
 
 
 def _end(row: FlinkAction, state: FlinkActionState, *, problem: str = "", **columns: Any) -> None:
-    """The first end holds."""
+    """Ends the action, unless it has ended already."""
     _still_open(row).update(
         state=state, ended_at=timezone.now(), problem=plain(problem)[:2_000], **columns
     )

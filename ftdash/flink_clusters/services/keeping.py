@@ -1,4 +1,4 @@
-"""Keeps what clusters answer, as rows. A row is changed by newer answers and never deleted.
+"""Keeps the answers of clusters as rows. Newer answers change a row, and none deletes it.
 
 Every answer may come again: keeping it twice changes nothing. A checkpoint that has ended stays
 ended.
@@ -45,7 +45,7 @@ def keep_version(row: FlinkCluster, version: str) -> None:
 
 
 def keep_list(row: FlinkCluster, listed: Sequence[JobOverview], now: datetime) -> None:
-    """New jobs, new states, and jobs that the cluster has forgotten."""
+    """Stores new jobs, new states, and which jobs the cluster has forgotten."""
     with transaction.atomic():
         known = {each.jid: each for each in FlinkJob.objects.filter(cluster=row)}
         for each in listed:
@@ -96,7 +96,7 @@ def keep_exceptions(job: FlinkJob, entries: Iterable[FailureEntry]) -> None:
 
 
 def keep_settings(job: FlinkJob, settings: Settings) -> None:
-    """Flink's answer as it is, except parts within parts."""
+    """Stores Flink's answer unchanged, except for nested parts."""
     plain = {k: v for k, v in settings.items() if isinstance(v, str | int | float | bool)}
     kept = settings.get("externalization")
     if isinstance(kept, dict):
@@ -158,13 +158,13 @@ def _keep_restore(job: FlinkJob, restored: Restored) -> None:
 
 
 def detailed_among(job: FlinkJob, found: Iterable[CheckpointStatistics]) -> list[int]:
-    """The ids of those whose subtasks were asked for."""
+    """Returns the ids of the checkpoints whose subtasks were asked for."""
     rows = FlinkCheckpoint.objects.filter(job=job, checkpoint_id__in=[each.id for each in found])
     return list(rows.exclude(has_subtasks=None).values_list("checkpoint_id", flat=True))
 
 
 def keep_subtasks(job: FlinkJob, checkpoint_id: int, parts: list[SubtaskPart] | None) -> None:
-    """None: Flink has forgotten them."""
+    """`parts` is None if Flink has forgotten them."""
     columns: dict[str, Any] = {"has_subtasks": parts is not None}
     if parts is not None:
         columns["subtasks"] = msgspec.to_builtins(parts)
@@ -175,7 +175,7 @@ def keep_subtasks(job: FlinkJob, checkpoint_id: int, parts: list[SubtaskPart] | 
 def keep_pressure(
     job: FlinkJob, found: Sequence[Pressure], metrics: Iterable[Metric], now: datetime
 ) -> None:
-    """Nothing found: Flink gathers its figures now, so the next look asks again."""
+    """If nothing is found, Flink is gathering its figures now, so the next look asks again."""
     restarts = [each.value for each in metrics if each.id == "numRestarts"]
     if restarts and restarts[0].isdecimal():
         job.restart_count = int(restarts[0])
@@ -185,7 +185,7 @@ def keep_pressure(
 
 
 def make_known(*, flink_cluster: int = 0, flink_job: int = 0) -> None:
-    """By the key of the cluster, or of one of its jobs: open pages ask again."""
+    """Takes the key of the cluster, or of one of its jobs; makes open pages ask again."""
     mine = FlinkCluster.objects.filter(Q(pk=flink_cluster) | Q(jobs__pk=flink_job))
     FlinkCluster.objects.filter(pk__in=mine.values("pk")).update(version=F("version") + 1)
 
@@ -199,7 +199,7 @@ def _note(
     text: str = "",
     place: str = "",
 ) -> None:
-    """Once, however often the cluster reports it."""
+    """Stores the event once, however often the cluster reports it."""
     FlinkEvent.objects.get_or_create(
         job=job,
         kind=kind,
@@ -210,7 +210,7 @@ def _note(
 
 
 def plain(text: str | None) -> str:
-    """As it can be stored: PostgreSQL takes no NUL."""
+    """Returns text that can be stored: PostgreSQL accepts no NUL."""
     return (text or "").replace("\0", "")[:TEXT_LENGTH_MAX]
 
 

@@ -1,8 +1,8 @@
 """Looks at clusters: asks each what is due, one request after the other, and keeps the answers.
 
-A look holds the turn of its cluster, so that no two processes talk to it at once. What people have
-asked of its jobs is carried out within the same turn. All rows are written between requests, never
-while one is under way.
+A look holds the turn of its cluster, so that no two processes talk to it at once. The same turn
+carries out people's actions on its jobs. It writes all rows between requests, never while one is
+under way.
 """
 
 import logging
@@ -52,7 +52,7 @@ TURN_LASTS = timedelta(seconds=60)
 
 TASK_BUDGET_S = 10.0
 LOOK_BUDGET_S = 20.0
-"""What is left then comes with the next look, the jobs first that have waited longest."""
+"""The next look does the rest, and begins with the jobs that have waited longest."""
 
 PROBLEM_LENGTH_MAX = 1_000
 EXCEPTIONS_MAX = 20
@@ -68,7 +68,7 @@ class Turn:
     holder: str
 
     def keep(self) -> None:
-        """Raises TurnLost if it is another's by now, or if the cluster was removed."""
+        """Raises TurnLost if another process has it by now, or the cluster was removed."""
         mine = FlinkCluster.objects.filter(pk=self.cluster, turn_holder=self.holder)
         if not mine.update(turn_until=timezone.now() + TURN_LASTS):
             raise TurnLost("Another process talks to the cluster by now.")
@@ -76,7 +76,7 @@ class Turn:
 
 @contextmanager
 def turn_of(cluster: int) -> Iterator[Turn | None]:
-    """None while another process talks to it. A clock that was set back makes no process wait."""
+    """Yields None while another process talks to it. A clock set back makes no process wait."""
     now = timezone.now()
     holder = secrets.token_hex(16)
     until = now + TURN_LASTS
@@ -92,7 +92,7 @@ def turn_of(cluster: int) -> Iterator[Turn | None]:
 
 
 def look_at_due() -> bool:
-    """Look at all clusters that are due. True: there are more than this call had time for."""
+    """Look at all clusters that are due. Returns True if this call had no time for some."""
     ends_s = time.monotonic() + TASK_BUDGET_S
     due = FlinkCluster.objects.filter(due_at__lte=timezone.now()).order_by("due_at")
     for key, name in list(due.values_list("pk", "name")):
@@ -112,7 +112,7 @@ def key_of(name: str) -> int:
 
 
 def look(key: int) -> bool:
-    """False: another process looks at it now."""
+    """Returns False if another process looks at the cluster now."""
     with turn_of(key) as turn:
         if turn is None:
             return False
@@ -131,7 +131,7 @@ def look(key: int) -> bool:
 
 
 def _note_failure(row: FlinkCluster, problem: str) -> None:
-    """What is known stays, with the time when the cluster was last heard."""
+    """Keeps the known facts, and the time when the cluster was last heard."""
     if not row.failed_looks:
         log.warning("The Flink cluster %s: %s", row.name, problem)
     FlinkCluster.objects.filter(pk=row.pk).update(
@@ -154,7 +154,10 @@ def _note_success(row: FlinkCluster, states: list[str]) -> None:
 
 
 def _ask_and_keep(row: FlinkCluster, flink: FlinkRest) -> list[str]:
-    """The states of its jobs. Raises Silent, or Rejected if it does not answer as a Flink."""
+    """Returns the states of the cluster's jobs.
+
+    Raises Silent, or Rejected if it does not answer as Flink does.
+    """
     ends_s = time.monotonic() + LOOK_BUDGET_S
     if row.failed_looks or not row.flink_version:
         keeping.keep_version(row, flink.flink_version())
@@ -205,7 +208,7 @@ def _look_at_job(job: FlinkJob, listed: JobOverview, flink: FlinkRest) -> None:
 
 
 def _read_all_about(job: FlinkJob, flink: FlinkRest) -> int:
-    """The time by Flink's clock, in ms since the epoch."""
+    """Returns the time by Flink's clock, in ms since the epoch."""
     path = f"/jobs/{job.jid}"
     detail = flink.get(path, JobDetail)
     keeping.keep_vertices(job, detail.vertices)
@@ -215,7 +218,7 @@ def _read_all_about(job: FlinkJob, flink: FlinkRest) -> int:
 
 
 def _read_checkpoints(job: FlinkJob, flink: FlinkRest, wants: Wanted) -> Checkpoints | None:
-    """None: the job takes none, and Flink answers 404."""
+    """Returns None if the job takes no checkpoints: Flink then answers 404."""
     path = f"/jobs/{job.jid}/checkpoints"
     try:
         found = flink.get(path, Checkpoints)
@@ -241,7 +244,7 @@ def _read_pressure(job: FlinkJob, flink: FlinkRest, now: datetime) -> None:
 def _parts(
     job: FlinkJob, checkpoint: CheckpointStatistics, flink: FlinkRest
 ) -> list[SubtaskPart] | None:
-    """None: Flink has forgotten them."""
+    """Returns None if Flink has forgotten the subtasks."""
     path = f"/jobs/{job.jid}/checkpoints/details/{checkpoint.id}/subtasks"
     parts: list[SubtaskPart] = []
     try:

@@ -22,7 +22,7 @@ _HEADER_VALUE = re.compile(rf"[\x21-\x7e]([\x20-\x7e]{{0,{HEADER_LENGTH_MAX - 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a cluster answers, and the header that lets requests in; empty: none."""
+    """The address of a cluster, and the header that lets requests in; empty means no header."""
 
     address: str
     header_name: str = ""
@@ -34,8 +34,10 @@ class Place:
 
 
 def parsed_header(text: str) -> tuple[str, str]:
-    """`Authorization: Bearer x` as name and value; empty: none. Raises Rejected, without a word of
-    what was given: it may be a secret."""
+    """Splits `Authorization: Bearer x` into name and value; both are empty for an empty text.
+
+    Raises Rejected, without quoting the text, because it may be a secret.
+    """
     if not text.strip():
         return "", ""
     name, colon, value = (part.strip() for part in text.partition(":"))
@@ -49,8 +51,8 @@ def parsed_header(text: str) -> tuple[str, str]:
 def watch(*, name: str, place: Place, requester: str, reason: str) -> FlinkCluster:
     """Register a cluster, or give a known one a new address or header.
 
-    Asks it for its version first. Raises Rejected if the address is none of a Flink, and Retryable
-    if nothing answers there. History under this name stays.
+    First asks the cluster for its version. Raises Rejected if no Flink is at the address, and
+    Retryable if nothing answers there. History under this name stays.
     """
     reason = check_reason(reason)
     if not _NAME.fullmatch(name):
@@ -85,7 +87,7 @@ def watch(*, name: str, place: Place, requester: str, reason: str) -> FlinkClust
 
 
 def remove(*, name: str, requester: str, reason: str) -> None:
-    """Its history here is gone; the cluster goes on. Raises Rejected if it is not known."""
+    """Deletes the history kept here; the cluster itself continues. Raises Rejected if unknown."""
     reason = check_reason(reason)
     with transaction.atomic():
         row = FlinkCluster.objects.select_for_update().filter(name=name).first()
@@ -98,4 +100,4 @@ def remove(*, name: str, requester: str, reason: str) -> None:
 
 
 def _nothing() -> None:
-    """No row yet, so no turn to keep."""
+    """There is no row yet, so there is no turn to keep."""

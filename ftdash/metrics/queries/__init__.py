@@ -1,1 +1,1 @@
-"""The readers of the rows of samples."""
+"""Queries that read the rows of samples."""

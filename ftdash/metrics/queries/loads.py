@@ -1,6 +1,6 @@
-"""The load of each subtask of a run now, and of its operators before: from the samples.
+"""The present load of each subtask of a run, and the past load of its operators, from samples.
 
-A load holds the metrics that authors' functions keep, too. This module is the only reader of the
+A load also holds the metrics that authors' functions keep. This module is the only reader of the
 rows of metrics, and its answers are frozen values. Records per second are means over the last
 minute, as in Flink: two samples of one attempt, and the count in between. Another attempt's
 counters began at zero again.
@@ -59,8 +59,8 @@ class MetricKey(NamedTuple):
 class MetricTotals:
     """One metric over the subtasks that know its value. None: no subtask does.
 
-    Of a histogram, `total` is the number of its values; the others are of the values. Its `p95` is
-    that of the subtask where it is greatest.
+    For a histogram, `total` is the number of its values, and the others describe the values. Its
+    `p95` is that of the subtask where it is greatest.
     """
 
     kind: str
@@ -86,7 +86,7 @@ def user_metrics(entry: dict[str, Any]) -> list[UserMetric]:
 
 
 def totals(metrics: Iterable[UserMetric]) -> dict[MetricKey, MetricTotals]:
-    """Of one moment, in the order in which the subtasks report them."""
+    """Returns the totals at one moment, in the order in which the subtasks report the metrics."""
     found: dict[MetricKey, list[UserMetric]] = {}
     for metric in metrics:
         found.setdefault(MetricKey(metric.operator, metric.name), []).append(metric)
@@ -126,7 +126,7 @@ TREND_POINTS_MAX = 300
 """How many of a run's samples a trend reads, evenly spread: each holds every subtask."""
 
 TREND_ENTRIES_MAX = 15_000
-"""Of subtasks, in all those samples: a wide run has fewer points, but never less than a sixth."""
+"""The most subtask entries in these samples. A wide run has fewer points, but at least a sixth."""
 
 Number = TypeVar("Number", int, float)
 Entry = dict[str, Any]  # domain.events.SubtaskSample as JSON
@@ -189,7 +189,7 @@ class VertexMoment:
 
 
 def run_loads(run_id: str) -> RunLoads | None:
-    """From the newest sample; None before the first."""
+    """Returns the loads from the newest sample, or None before the first."""
     newest = Sample.objects.filter(run__run_id=run_id).order_by("-sequence").first()
     return None if newest is None else _loads_of(newest, _a_minute_before(newest))
 
@@ -204,9 +204,10 @@ def _loads_of(newest: Sample, before: Sample | None) -> RunLoads:
 
 
 def loads_of_each(runs: Collection[int]) -> dict[int, RunLoads]:
-    """`run_loads` by primary key of the run: the same few queries, however many runs report.
+    """Returns `run_loads` by primary key of the run, with a few queries for any number of runs.
 
-    A run without a sample has no entry."""
+    A run without a sample has no entry.
+    """
     chosen = _keys_of_minutes(runs)
     wanted = {key for keys in chosen.values() for key in (keys[0], keys[-1])}
     rows = Sample.objects.in_bulk(wanted)
@@ -218,7 +219,7 @@ def loads_of_each(runs: Collection[int]) -> dict[int, RunLoads]:
 
 
 def resident_bytes_before(run_pk: int, at: datetime) -> dict[str, int]:
-    """By slot, in the newest sample that still had them; empty: there is none."""
+    """Returns the bytes by slot, from the newest sample that had them; empty if there is none."""
     samples = Sample.objects.filter(run=run_pk, at__lte=at).order_by("-sequence")
     recent = samples.values_list("resident_bytes", flat=True)[:SUCCESSIVE]
     return next((each for each in recent if each), {})
@@ -226,7 +227,7 @@ def resident_bytes_before(run_pk: int, at: datetime) -> dict[str, int]:
 
 SUCCESSIVE = 5
 DECODED_MAX = 20_000
-"""Of how many subtasks the newest samples are kept as decoded; some 1 kB each."""
+"""The most subtask entries of new samples that are kept decoded; each takes about 1 kB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,7 @@ class TimedLoads:
 
 
 def successive_loads(run_pk: int) -> list[TimedLoads]:
-    """At most `SUCCESSIVE` of the newest attempt, one after the other, oldest first."""
+    """Returns up to `SUCCESSIVE` successive samples of the newest attempt, oldest first."""
     keys = _recent_keys(run_pk)[-SUCCESSIVE:]
     known = _timed(keys)
     return [known[key] for key in keys if key in known]
@@ -250,12 +251,13 @@ _decoded: LRUCache[int, TimedLoads] = LRUCache(
 
 
 def minutes_of(runs: Collection[int]) -> dict[int, list[TimedLoads]]:
-    """By primary key of a run, up to three samples of its newest attempt, oldest first: the first
-    in the minute before its newest one, the first in the half of it, and the newest. The minute of
-    a run that has just reported ends now.
+    """Returns, by primary key of a run, up to three samples of its newest attempt, oldest first.
 
-    Fewer if the attempt is younger. A run without a sample has no entry. The newest sample of now
-    is read once, and is one of the others later.
+    They are the first in the minute before its newest one, the first in the second half of that
+    minute, and the newest. The minute of a run that has just reported ends now.
+
+    There are fewer if the attempt is younger, and a run without a sample has no entry. The newest
+    sample of now is read once, and is one of the others later.
     """
     chosen = _keys_of_minutes(runs)
     known = _timed({key for keys in chosen.values() for key in keys})
@@ -264,13 +266,15 @@ def minutes_of(runs: Collection[int]) -> dict[int, list[TimedLoads]]:
 
 
 def forget() -> None:
-    """Each sample is read again."""
+    """Forgets all decoded samples, so that each is read again."""
     _decoded.clear()
 
 
 def _keys_of_minutes(runs: Collection[int]) -> dict[int, list[int]]:
-    """The keys of the samples that `minutes_of` gives, by one query, however many runs have
-    reported, and however long ago. No list is empty."""
+    """Returns the keys of the samples for `minutes_of`, by one query, however many runs reported.
+
+    It does not matter how long ago they reported. No list is empty.
+    """
     newest = Sample.objects.filter(run=OuterRef("pk")).order_by("-sequence")
     same = Sample.objects.filter(run=OuterRef("pk"), attempt=OuterRef("newest_attempt"))
     rows = Run.objects.filter(among("pk", runs)).order_by()
@@ -288,7 +292,7 @@ def _keys_of_minutes(runs: Collection[int]) -> dict[int, list[int]]:
 
 
 def _before_newest(span: timedelta) -> Expression:
-    """Of a run that has just reported, before now: SQLite would ask Python for each difference."""
+    """For a run that has just reported, counts from now: SQLite would ask Python per difference."""
     now = timezone.now()
     begins = F("newest_at") - Value(span, output_field=DurationField())
     return Case(
@@ -308,7 +312,7 @@ def _recent_keys(run_pk: int) -> list[int]:
 
 
 def _timed(keys: Collection[int]) -> dict[int, TimedLoads]:
-    """By primary key of the sample; those that are deleted by now have no entry."""
+    """Returns loads by primary key of the sample; samples deleted by now have no entry."""
     known = {key: _decoded[key] for key in keys if key in _decoded}
     for each in Sample.objects.filter(among("pk", set(keys) - known.keys())).order_by():
         known[each.pk] = _decoded[each.pk] = TimedLoads(each.at, _subtasks(each, None))
@@ -316,7 +320,7 @@ def _timed(keys: Collection[int]) -> dict[int, TimedLoads]:
 
 
 def trends(run_id: str) -> dict[str, list[VertexMoment]]:
-    """By vertex, oldest first; at most `TREND_POINTS_MAX` moments of the stored samples."""
+    """Returns moments by vertex, oldest first, at most `TREND_POINTS_MAX` of the stored samples."""
     samples = _spread_out(run_id)
     found: dict[str, list[VertexMoment]] = {}
     for before, sample in zip([None, *samples], samples, strict=False):
@@ -335,7 +339,7 @@ def by_vertex(loads: list[SubtaskLoad]) -> dict[str, list[SubtaskLoad]]:
 
 
 def sum_known(values: list[Number | None]) -> Number | None:
-    """None if one part is not known."""
+    """Returns None if one part is not known."""
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
 

@@ -2,9 +2,9 @@
 
 A comparison is requested here and stored in a row; savepoints never change, so findings stay true,
 and a new request after a problem starts over. `points.services.restore` handles requests for
-inspections and their results. Both go on in steps of about `STEP_S`, or as long as one part takes.
-The row says where the next step begins, so a step may be lost, repeated or done twice at once. How
-many such jobs run at once is limited, because workers have other work too.
+inspections and their results. Both continue in steps of about `STEP_S`, or as long as one part
+takes. The row says where the next step begins, so a step may be lost, repeated or done twice at
+once. How many such jobs run at once is limited, because workers have other work too.
 """
 
 import time
@@ -68,7 +68,7 @@ def go_on_inspecting(inspection_key: int) -> bool:
 OPEN_MAX = 4
 
 ABANDONED_AFTER = timedelta(minutes=10)
-"""No person looked and no worker continued for so long: the job no longer counts."""
+"""If no person looked and no worker continued for this long, the job no longer counts."""
 
 
 def check_room(rows: "QuerySet[Any]", what: str) -> None:
@@ -91,7 +91,7 @@ class Comparison:
     parts: int | None  # None: not known yet
     states: list[StateDifference]
     problem: str
-    waiting_for: str  # why it cannot go on now; it is tried again while a person watches
+    waiting_for: str  # why it cannot continue now; it is tried again while a person watches
 
     @property
     def is_same(self) -> bool:
@@ -123,13 +123,13 @@ def ask(left: str, right: str, requester: str) -> None:
 
 
 def compared_with(right: str) -> list[str]:
-    """Paths of the savepoints that `right` was, or is being, compared with; newest first."""
+    """Returns the paths of savepoints that `right` was or is being compared with; newest first."""
     rows = PointComparison.objects.filter(right=right).order_by("-asked_at")
     return list(rows.values_list("left", flat=True))
 
 
 def comparison_of(left: str, right: str) -> Comparison | None:
-    """Its progress; a stalled comparison is resumed. None: there was no request."""
+    """Returns its progress, or None if there was no request; resumes a stalled comparison."""
     row = PointComparison.objects.filter(left=left, right=right).first()
     if row is None:
         return None
@@ -181,7 +181,7 @@ def go_on_comparing(comparison_key: int) -> bool:
 
 
 def _wait(row: PointComparison, why: str) -> None:
-    """Pages that still watch ask again after a while."""
+    """Notes why it waits. Pages that still watch ask again after a while."""
     now = timezone.now()
     since = row.waiting_since or now
     if now - since < GIVE_UP_AFTER:
@@ -192,7 +192,7 @@ def _wait(row: PointComparison, why: str) -> None:
 
 
 def _step(row: PointComparison) -> tuple[int, int, list[StateDifference]]:
-    """The number of parts, how many are done, and the differences found so far."""
+    """Returns the number of parts, how many are done, and the differences found so far."""
     # Loads Arrow, which most of a worker's tasks do not need.
     from pipelines.points.comparison import Point, difference_of, keys_of, parts_of
     from pipelines.storage.stores import CheckpointStores
@@ -217,7 +217,7 @@ def _step(row: PointComparison) -> tuple[int, int, list[StateDifference]]:
 
 
 def _parameters(run_id: str) -> dict[str, str]:
-    """The parameters of the run that wrote a point; none if the run is not known here."""
+    """Returns the parameters of the run that wrote a point; none if it is not known here."""
     run = Run.objects.filter(run_id=run_id).first()
     return run.parameters if run else {}
 

@@ -47,7 +47,7 @@ def check_disposable(path: str) -> None:
 
 
 def written_by(path: str) -> str:
-    """The pipeline whose run wrote the point. Raises Rejected if it is not one of ours."""
+    """Returns the pipeline whose run wrote the point. Raises Rejected if it is not one of ours."""
     check_place(path)
     row = Checkpoint.objects.filter(path=path).select_related("run__pipeline").first()
     if row is not None:
@@ -103,7 +103,7 @@ def _delete(path: str) -> None:
 
 
 def needed_by(path: str) -> Run | None:
-    """A living run that starts from it, has claimed it, or would go back to it now."""
+    """Returns a living run that starts from it, has claimed it, or would go back to it now."""
     living = Run.objects.exclude(status__in=TERMINAL_STATUSES).select_related("pipeline")
     starts = Q(restored_from=path) & (
         Q(last_checkpoint_id=None) | Q(claim_mode=ClaimMode.CLAIM.value)

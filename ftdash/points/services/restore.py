@@ -1,8 +1,8 @@
 """Restores a pipeline from a recovery point, after the preflight, or replays its quarantine.
 
-The preflight refuses what cannot work where the person asks, with all the reasons, and nothing is
-started. A command reads every byte of the point for that. A page would wait too long, so a worker
-reads it (`inspection_of`).
+The preflight refuses at once what cannot work, with all the reasons, and starts nothing. A command
+reads every byte of the point for it. A page would wait too long, so a worker reads it
+(`inspection_of`).
 
 A replay passes quarantined records to the operators once more, after a function was corrected. This
 module chooses its point and previews it.
@@ -52,7 +52,7 @@ from pipelines.points.verdict import Check, Outcome, Verdict
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutlook:
-    """`records` by source; or, in `refusal`, why no replay is possible now."""
+    """`records` counts by source; if no replay is possible now, `refusal` says why."""
 
     path: str = ""
     records: dict[str, int] = field(default_factory=dict)
@@ -77,7 +77,7 @@ def newest_point(pipeline: str) -> str:
 
 
 def outlook(pipeline: Pipeline) -> ReplayOutlook:
-    """The preview of a replay from the newest point."""
+    """Previews a replay from the newest point."""
     path = ""
     try:
         path = newest_point(pipeline.name)
@@ -90,7 +90,7 @@ def outlook(pipeline: Pipeline) -> ReplayOutlook:
 def replayable(
     pipeline: Pipeline, path: str, parameters: dict[str, str], only: Collection[str] = ()
 ) -> dict[str, int]:
-    """How many records each source would supply again. Raises Rejected."""
+    """Returns how many records each source would supply again. Raises Rejected."""
     # The flows load Arrow, which takes longer than a page should; most requests do not need it.
     from pipelines.points.code_process import MayReplay
     from pipelines.storage.stores import CheckpointStores
@@ -117,14 +117,14 @@ def replayable(
 
 
 FRESH_FOR = timedelta(minutes=10)
-"""How long what an inspection has found is taken for what would be found now."""
+"""How long the findings of an inspection count as current."""
 
 STALLED_AFTER = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """From which point, and how. None: as the pipeline has it."""
+    """The point to restore, and how. None means: as the pipeline has it."""
 
     pipeline: str
     path: str
@@ -132,7 +132,7 @@ class Restore:
     parameters: dict[str, str] | None = None  # replace those of the same name
     settings: dict[str, str] | None = None  # likewise; the pipeline keeps both for later runs
     allow_non_restored_state: bool = False
-    reads_files: bool = True  # False: what an inspection has found, if there was one, counts
+    reads_files: bool = True  # False: the findings of an inspection count, if there was one
     renamed: dict[str, str] | None = None  # uids of operators in the point, to those of now
     accepted_gaps: Sequence[str] = ()  # texts of input behind the point that is gone, and lost
     replays: Collection[str] | None = None  # sources whose quarantine is read again; empty: all
@@ -145,7 +145,7 @@ class Restore:
 
     @property
     def gaps(self) -> list[str]:
-        """Raises Rejected: one of them names no gap."""
+        """Raises Rejected if one of them names no gap."""
         return checked_gaps(list(self.accepted_gaps))
 
     def parameters_over(self, own: dict[str, str]) -> dict[str, str]:
@@ -156,7 +156,7 @@ class Restore:
 
 
 def preflight(asked: Restore) -> Verdict:
-    """What speaks for and against it; nothing is stored or started.
+    """Returns what speaks for and against the restore; stores and starts nothing.
 
     Raises Rejected when there is no such pipeline, or the path lies outside the storage.
     """
@@ -166,14 +166,14 @@ def preflight(asked: Restore) -> Verdict:
 
 
 def fit_of(asked: Restore) -> Verdict:
-    """The same, for a point that its run may delete at any moment: no damage is reported."""
+    """Does the same for a point that its run may delete at any moment: it reports no damage."""
     row, path = pipeline_named(asked.pipeline), _whole(asked.path)
     check_place(path)
     return _looked_at(row, path, asked)
 
 
 def begin_inspection(path: str) -> None:
-    """Have a worker read the whole point, unless one is at it or found it whole just now.
+    """Have a worker read the whole point, unless one is reading it or has just found it whole.
 
     Raises Rejected when the path lies outside the storage, or when too many points are read.
     """
@@ -193,14 +193,14 @@ def begin_inspection(path: str) -> None:
 
 
 def _has_to_be_read(row: PointInspection, now: datetime) -> bool:
-    """Not while a worker is at it, nor when it was found whole just now."""
+    """Returns False while a worker reads it, and if one has just found it whole."""
     if row.ended_at is None:
         return False
     return bool(row.problem) or row.ended_at <= now - FRESH_FOR
 
 
 def inspection_of(path: str) -> Reading | None:
-    """How far the worker has come. One that has stopped halfway is asked to go on."""
+    """Returns how far the worker has come. Asks one that has stopped halfway to continue."""
     row = PointInspection.objects.filter(path=_whole(path)).first()
     now = timezone.now()
     if row is not None and row.ended_at is None and row.moved_at < now - STALLED_AFTER:
@@ -281,7 +281,7 @@ def restore(
 def dispose(
     *, pipeline: str, path: str, requester: str, reason: str, request_id: str | None = None
 ) -> RequestId:
-    """Delete a savepoint's files for good; a worker does it. A run that needs it is not robbed."""
+    """Has a worker delete a savepoint's files for good. Raises Rejected if a run needs it."""
     path = _whole(path)
     question = Question(pipeline, requester, reason, request_id)
     if known := already_asked(question, DisposeSavepoint):
@@ -302,12 +302,12 @@ def dispose(
 
 
 def changes_in(before: dict[str, str], now: dict[str, str]) -> dict[str, str]:
-    """What is new, or has another value."""
+    """Returns the items that are new or have another value."""
     return {key: value for key, value in now.items() if before.get(key) != value}
 
 
 def _check_not_bound(asked: Restore, manifest: Manifest) -> None:
-    """Raises Rejected for what the state of a point decides."""
+    """Raises Rejected for settings that the state of a point decides."""
     if MAX_PARALLELISM_KEY in (asked.settings or {}):
         raise Rejected(
             f"{MAX_PARALLELISM_KEY} cannot change in a restore: the point deals its keys into"
@@ -366,14 +366,14 @@ def _looked_at(row: Pipeline, path: str, asked: Restore) -> Verdict:
 
 
 def _other_points(row: Pipeline, path: str) -> tuple[str, ...]:
-    """Those of the pipeline that are there and were not found damaged, newest first."""
+    """Returns the pipeline's other points that are there and not found damaged, newest first."""
     points = checkpoint_queries.recovery_points(row.name)
     usable = (each.path for each in points if each.is_present and not each.problem)
     return tuple(each for each in usable if each != path)
 
 
 def _damage_in(verdict: Verdict) -> str:
-    """The first damage; empty: there is none."""
+    """Returns the first damage, or an empty string if there is none."""
     of_files = (Check.MANIFEST, Check.FILES)
     refused = (each for each in verdict.findings if each.outcome is Outcome.REFUSED)
     return next((each.text for each in refused if each.check in of_files), "")

@@ -1,1 +1,1 @@
-"""The readers of the rows of pipelines, runs and requests."""
+"""Queries that read the rows of pipelines, runs and requests."""

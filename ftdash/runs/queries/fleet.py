@@ -1,4 +1,4 @@
-"""Every pipeline in one line, ordered by which of them a person should look at first, and why.
+"""Every pipeline in one line, in the order in which a person should look at them, and why.
 
 Each pipeline has one concern, the most pressing; pipelines are ordered by their concerns. A failed
 pipeline does no work, and the state of a silent one is unknown: they come before one whose clocks
@@ -38,7 +38,7 @@ from ftdash.runs.queries.runs import newest_runs_in_brief, version
 from pipelines.domain.status import JobStatus
 
 RESTARTS_OFTEN = 3
-"""That many recoveries within `pulse.RECENT` are no coincidence."""
+"""This many recoveries within `pulse.RECENT` are no coincidence."""
 
 BACKPRESSURED_FROM = 0.5
 """Above this, Flink calls backpressure high."""
@@ -47,10 +47,10 @@ STUCK_AFTER_S = 60.0
 """Spark starts slots within seconds, and a cancelled run is killed after twenty."""
 
 EXPIRES_FROM = 0.5
-"""Of the timeout of a transaction: that much is left for a person to act."""
+"""As a ratio of a transaction's timeout: the rest is left for a person to act."""
 
 MISSED = 1.2
-"""Of the checkpoint interval: by then a checkpoint should have committed."""
+"""As a ratio of the checkpoint interval: by then a checkpoint should have committed."""
 
 _ORDER = tuple(Concern)
 _OF_TROUBLE = {
@@ -65,11 +65,11 @@ _OF_TROUBLE = {
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What a sink's target gives up when it is open for longer."""
+    """A sink's transaction. Its target rolls it back if it is open for longer than `timeout_s`."""
 
     sink: str
     timeout_s: float
-    interval_s: float = 0.0  # how rarely it is committed when all is well
+    interval_s: float = 0.0  # the time between commits when all is well
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +86,12 @@ class Signs:
     is_periodic: bool  # it should complete checkpoints by itself
     is_lost: bool = False  # the driver that spoke last is known to be gone
     is_clock_off: bool = False  # that of the driver's machine
-    transaction: Transaction | None = None  # that is given up first
+    transaction: Transaction | None = None  # the one that expires first
     pulse: RunPulse | None
 
 
 def rank(concern: Concern, name: str) -> tuple[int, str]:
-    """Most pressing concern first; then by name."""
+    """Sorts the most pressing concern first, then by name."""
     return _ORDER.index(concern), name
 
 
@@ -148,7 +148,7 @@ def _of_clocks(signs: Signs) -> Attention | None:
 
 
 def _of_transaction(signs: Signs) -> Attention | None:
-    """It was opened with the first record after the last commit, or a little later."""
+    """The transaction was opened with the first record after the last commit, or a little later."""
     held, open_s = signs.transaction, signs.since_committed_s or signs.since_started_s
     if held is None or open_s is None:
         return None
@@ -252,7 +252,7 @@ def _signs(
 
 
 def _transaction(run: NewestRun, interval_s: float) -> Transaction | None:
-    """The one with the least time."""
+    """Returns the transaction with the shortest timeout."""
     timeouts = [(ms / 1000, sink) for sink, ms in run.transaction_timeouts_ms.items()]
     if not timeouts:
         return None
@@ -261,8 +261,11 @@ def _transaction(run: NewestRun, interval_s: float) -> Transaction | None:
 
 
 def _changed_at(found: list[tuple[Pipeline, NewestRun | None]]) -> dict[int, datetime]:
-    """Of runs that start, end or recover: since when, by primary key. Since its driver reported it;
-    before its first report, since a person asked for the run."""
+    """Maps runs that start, end or recover, by primary key, to the time since when they do.
+
+    That is when the driver reported it or, before its first report, when a person asked for the
+    run.
+    """
     moving = {
         run.pk: run.created_at
         for _, run in found

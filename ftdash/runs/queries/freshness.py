@@ -1,7 +1,7 @@
-"""Decides what may honestly be said about a run: its state, or unknown, and if it is late.
+"""Decides what pages may honestly say about a run: its state, or unknown, and if it is late.
 
-A running driver reports once a second. Rows say what it said last, so they are only as good as the
-chain that filled them: the driver, and the projector that folds its journal. Pages, alerts,
+A running driver reports once a second. Rows contain its last report, so they are only as good as
+the chain that filled them: the driver, and the projector that folds its journal. Pages, alerts,
 monitors and estimates share the rule for lateness and the formula for the length of a recovery.
 """
 
@@ -40,7 +40,7 @@ AnyRun = Run | NewestRun
 
 
 class Heard(Protocol):
-    """Whatever a page shows says of both processes when they were last heard of."""
+    """A value that says when both processes were last heard of. Every value on a page does so."""
 
     @property
     def now(self) -> datetime: ...
@@ -52,7 +52,7 @@ class Heard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Who was alive when the rows were read."""
+    """The processes that were alive when the rows were read."""
 
     now: datetime
     projector: Liveness
@@ -60,7 +60,7 @@ class Observation:
 
     @property
     def as_of(self) -> datetime | None:
-        """Of what takes both of them; None: one has never run."""
+        """The time of data that needs both processes; None if one has never run."""
         if self.projector.at is None or self.reconcile.at is None:
             return None
         return min(self.projector.at, self.reconcile.at)
@@ -77,7 +77,7 @@ def observe() -> Observation:
 
 
 def silent_in(seen: Heard) -> timedelta | None:
-    """Until the first of them would be called silent; None: one of them is by now."""
+    """Returns the time until the first of them would be called silent; None if one already is."""
     left = [
         timedelta(seconds=settings.SILENT_AFTER_S) - abs(seen.now - each.at)
         for each in (seen.projector, seen.reconcile)
@@ -87,7 +87,7 @@ def silent_in(seen: Heard) -> timedelta | None:
 
 
 def shown_state(run: AnyRun | None, seen: Observation) -> tuple[ShownState, str]:
-    """The state and one sentence about it; the sentence may be empty."""
+    """Returns the state and one sentence about it, which may be empty."""
     if run is None:
         return ShownState.NEVER_STARTED, "This pipeline has not been started yet."
     if JobStatus(run.status).is_terminal:
@@ -107,7 +107,7 @@ def shown_state(run: AnyRun | None, seen: Observation) -> tuple[ShownState, str]
 
 
 def _restoring(run: AnyRun) -> str:
-    """How far the reading of a recovery point is, in a sentence; empty while none is read."""
+    """Says how far the reading of a recovery point is; empty while none is read."""
     if run.restoring is None:
         return ""
     done = msgspec.convert(run.restoring, RestoreProgress)
@@ -119,8 +119,11 @@ def _restoring(run: AnyRun) -> str:
 
 
 def clock_off_s(run: AnyRun, now: datetime) -> float:
-    """By how much the driver's clock is ahead of this one's; negative: behind what its reports were
-    written at. 0: it is right, or off by no more than clocks differ by."""
+    """Returns how many seconds the driver's clock is ahead of this one's.
+
+    Negative means that it is behind the time at which its reports were written. 0 means that it is
+    right, or off by no more than clocks usually differ.
+    """
     if run.last_event_at is None:
         return 0.0
     if run.clock_behind_s > settings.CLOCKS_DIFFER_S:
@@ -130,8 +133,10 @@ def clock_off_s(run: AnyRun, now: datetime) -> float:
 
 
 def is_lost(run: AnyRun) -> bool:
-    """True if the driver that spoke last is known to be gone: another one was started since, or is
-    due. It is not silent, so a page need not wait to say so."""
+    """True if the driver that spoke last is known to be gone.
+
+    Another one was started since, or is due. It is not silent, so a page need not wait to say so.
+    """
     spoke_at = run.last_event_at
     since = [run.driver_started_at, run.driver_waits_since if run.driver_due_at else None]
     return spoke_at is not None and any(at is not None and at > spoke_at for at in since)
@@ -155,8 +160,10 @@ def _silence(run: AnyRun, silent_for: timedelta) -> str:
 
 
 def fresh_driver_note(run: AnyRun) -> str:
-    """What the control plane last did about the driver, until the driver speaks for itself; or
-    that it is silent."""
+    """Returns what the control plane last did about the driver, until the driver speaks for itself.
+
+    If the driver is silent now, returns a sentence about that instead.
+    """
     if run.driver_silence and not run.is_terminal:
         return run.driver_silence
     started_at, spoke_at = run.driver_started_at, run.last_event_at
@@ -184,7 +191,7 @@ SETTINGS_MAX = 1_024
 
 
 def checkpoint_interval_s(run: AnyRun) -> float | None:
-    """None: it completes checkpoints only on request."""
+    """Returns None if the run completes checkpoints only on request."""
     return _interval_s(tuple(sorted(run.settings_now.items())))
 
 
@@ -195,7 +202,7 @@ def _interval_s(given: tuple[tuple[str, str], ...]) -> float | None:
 
 
 def late_after_s(interval_s: float | None, general_s: float) -> float:
-    """`general_s`, or that many intervals if that is longer."""
+    """Returns `general_s`, or this many intervals if that is longer."""
     return max(general_s, LATE_AFTER_INTERVALS * (interval_s or 0.0))
 
 
@@ -204,7 +211,10 @@ UP_TO_RUNNING = frozenset(_PHASES[: _PHASES.index(RecoveryPhase.RESTORE.value) +
 
 
 def to_running_ms(running_at: datetime | None, phases: list[dict[str, Any]]) -> float | None:
-    """From the failure to all subtasks running; None: not yet. Takes fields of a recovery."""
+    """Returns the time from the failure until all subtasks ran, or None if they do not yet.
+
+    It takes the fields of a recovery.
+    """
     if running_at is None:
         return None
     reached = (each for each in phases if each["phase"] in UP_TO_RUNNING)

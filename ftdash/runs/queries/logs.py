@@ -1,7 +1,7 @@
 """The log lines of a run for people: the newest, searched, or those around one line.
 
-Reads the files that the run's driver keeps (`pipelines.bus.run_log`), 16 MB at most. Rows of the
-database are asked only for the run's name.
+Reads the files that the run's driver keeps (`pipelines.bus.run_log`), 16 MB at most. It reads rows
+of the database only for the run's name.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from pipelines.domain.run import RunDirectory
 
 LINES_SHOWN = 200
 BEFORE, AFTER = 50, 150
-"""Lines around one that a link names: as many before it, and from it on."""
+"""How many lines to show before one that a link names, and from it on."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedLines:
-    """Empty: any. `text` is looked for in message, logger and traceback, in any case."""
+    """Empty matches any. `text` is searched in message, logger and traceback, ignoring case."""
 
     text: str = ""
     level: str = ""
@@ -40,7 +40,7 @@ class AskedLines:
 class ShownLine:
     place: str
     line: LogLine
-    is_meant: bool  # by the link
+    is_meant: bool  # the link names it
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,10 @@ def log_lines(
     before: LinePlace | None = None,
     at: LinePlace | None = None,
 ) -> LogLines:
-    """`before`: the page of older lines; `at`: the line of a link, with those around it. A run of
-    another pipeline has no lines here."""
+    """`before` asks for the page of older lines; `at` for the line of a link and those around it.
+
+    A run of another pipeline has no lines here.
+    """
     found = run(run_id)
     if found is None or found.pipeline != pipeline:
         return LogLines([], "", True)

@@ -45,7 +45,7 @@ __all__ = [
 RUNS_MAX = 50
 OPEN_REQUESTS_MAX = 20
 MARKS_MAX = 30
-"""On the time axes; the pages name the newest of them and fold up the others."""
+"""How many marks the time axes have; the pages name the newest and fold up the others."""
 
 DELIVERY_LATE_AFTER_S = 3.0
 RECORDS_REPLAYED = "records_replayed"
@@ -100,7 +100,7 @@ def _marks(pipeline: Pipeline, runs: list[Run]) -> list[Mark]:
 
 
 def _settings_of(change: Request) -> str:
-    """`execution.checkpointing.interval to 7 s`; of many settings the first."""
+    """Returns `execution.checkpointing.interval to 7 s`; of many settings, only the first."""
     command = change.command
     changed = command.settings if isinstance(command, ChangeSettings) else {}
     if not changed:
@@ -111,7 +111,7 @@ def _settings_of(change: Request) -> str:
 
 
 def requests(pipeline: str | None = None, limit: int = 50) -> list[RequestView]:
-    """The audit log, newest first."""
+    """Returns the audit log, newest first."""
     found = Request.objects.all()
     if pipeline is not None:
         found = found.filter(pipeline__name=pipeline)
@@ -124,8 +124,11 @@ def request(request_id: str) -> RequestView | None:
 
 
 def quarantine(run_id: str, limit: int) -> QuarantineView | None:
-    """The newest `limit` records that one run has set aside, and which runs, itself or later ones,
-    read a quarantine again; None: neither."""
+    """Returns the newest `limit` records that one run has set aside, and the replays.
+
+    The replays are runs, this one or later ones, that read a quarantine again. None means that
+    there are neither records nor replays.
+    """
     rows = QuarantinedRecord.objects.filter(run__run_id=run_id).order_by("-sequence")
     newest, replays = list(rows[:limit]), _replays_since(run_id)
     if not newest and not replays:
@@ -135,7 +138,7 @@ def quarantine(run_id: str, limit: int) -> QuarantineView | None:
 
 
 def pipeline_labels(name: str) -> list[str] | None:
-    """What people group it by; None: there is no such pipeline."""
+    """Returns the labels by which people group it, or None if there is no such pipeline."""
     found = Pipeline.objects.filter(name=name).values_list("labels", flat=True).first()
     return None if found is None else list(found)
 
@@ -145,7 +148,7 @@ def pipeline_names() -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """For each pipeline by name, a token that changes whenever its pages do. Cheap."""
+    """Returns a token for each pipeline by name, which changes whenever its pages do. Cheap."""
     seen = observe()
     return {
         pipeline.name: version(pipeline, run, seen, shown_state(run, seen)[0])

@@ -49,7 +49,7 @@ class MeasuredRecovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCosts:
-    """Over the newest completed periodic checkpoints of the newest run."""
+    """Costs over the newest completed periodic checkpoints of the newest run."""
 
     checkpoint_count: int
     duration_p99_ms: float
@@ -73,7 +73,7 @@ class PlanningFacts:
 
 
 def planning_facts(pipeline_name: str) -> PlanningFacts | None:
-    """None: there is no such pipeline, or it never had a run."""
+    """Returns None if there is no such pipeline, or it never had a run."""
     pipeline = Pipeline.objects.filter(name=pipeline_name).first()
     newest = pipeline.runs.order_by("-number").first() if pipeline else None
     if pipeline is None or newest is None:
@@ -95,7 +95,7 @@ def planning_facts(pipeline_name: str) -> PlanningFacts | None:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPlan:
-    """From measurements alone. None: there were too few."""
+    """A plan from measurements alone. None: there were too few."""
 
     facts: PlanningFacts
     advised_ms: float | None
@@ -105,7 +105,7 @@ class MeasuredPlan:
 
 
 def measured_plan(pipeline_name: str) -> MeasuredPlan | None:
-    """None: there is no such pipeline, or it never had a run."""
+    """Returns None if there is no such pipeline, or it never had a run."""
     facts = planning_facts(pipeline_name)
     if facts is None:
         return None
@@ -124,7 +124,7 @@ def measured_plan(pipeline_name: str) -> MeasuredPlan | None:
 
 
 def mean_recovery_ms(facts: PlanningFacts) -> float:
-    """Until all subtasks ran again; 0 if it never recovered."""
+    """Returns the mean time until all subtasks ran again; 0 if it never recovered."""
     recoveries = [each.to_running_ms for each in facts.recoveries]
     return fmean(recoveries) if recoveries else 0.0
 
@@ -154,7 +154,7 @@ def _costs(run: Run) -> CheckpointCosts | None:
 
 
 def _parts(rows: list[Checkpoint]) -> list[list[SubtaskPhase]]:
-    """Those whose phases are still kept, each with those of its subtasks."""
+    """Returns the phases of subtasks, one list for each checkpoint whose phases are still kept."""
     found: dict[int, list[SubtaskPhase]] = {}
     for phase in SubtaskPhase.objects.filter(checkpoint__in=rows).defer("channels"):
         found.setdefault(phase.checkpoint_id, []).append(phase)
@@ -182,8 +182,11 @@ def _written_bytes_per_s(rows: list[Checkpoint]) -> float | None:
 
 
 def _failures(pipeline: Pipeline) -> FailureRate | None:
-    """Each recovery counts as one costly failure. The time is the life of all runs, for as long as
-    recoveries are kept: deleted ones must not make the rest look rarer."""
+    """Counts each recovery as one costly failure.
+
+    The time is the life of all runs, for as long as recoveries are kept: deleted ones must not make
+    the rest look rarer.
+    """
     since = timezone.now() - kept_for(Kind.EVENTS)
     lives = pipeline.runs.filter(started_at__isnull=False)
     observed_ms = sum(
@@ -250,8 +253,10 @@ SAMPLES_MAX = 60
 
 
 def measured(pipeline: Pipeline, *, with_source_records: bool = False) -> Measured:
-    """The newest recoveries of all its runs; the rate of the newest run and, if asked for, how far
-    its sources have read."""
+    """Measures the newest recoveries of all the pipeline's runs, and the rate of the newest run.
+
+    If asked for, also returns how far the sources of that run have read.
+    """
     newest = pipeline.runs.order_by("-number").first()
     if newest is None:
         return Measured()
@@ -265,7 +270,7 @@ def measured(pipeline: Pipeline, *, with_source_records: bool = False) -> Measur
 
 
 def _read_by(run: Run) -> int | None:
-    """How far its sources have come, in any attempt, as of the last report."""
+    """Returns how far its sources have come, in any attempt, as of the last report."""
     completed = Checkpoint.objects.filter(run=run, source_records__isnull=False)
     newest = completed.order_by("-sequence").first()
     positions = (run.reached_records, newest.source_records if newest else None)
@@ -273,7 +278,7 @@ def _read_by(run: Run) -> int | None:
 
 
 def recoveries_ms_of(pipelines: Collection[int]) -> dict[int, tuple[float, ...]]:
-    """By primary key of the pipeline: from the failure to all subtasks running, the newest ones."""
+    """Returns the newest times from failure to all subtasks running, by key of the pipeline."""
     ranked = (
         Recovery.objects.filter(run__pipeline__in=pipelines, running_at__isnull=False)
         .annotate(rank=Window(RowNumber(), F("run__pipeline"), F("pk").desc()))
@@ -289,8 +294,10 @@ def recoveries_ms_of(pipelines: Collection[int]) -> dict[int, tuple[float, ...]]
 
 
 def _recoveries_ms(pipeline: Pipeline) -> tuple[float, ...]:
-    """From the failure to all subtasks running, without the backoff: that of a failure now is
-    known, and a restore by a person has none."""
+    """Returns the times from the failure to all subtasks running, without the backoff.
+
+    The backoff of a failure now is known, and a restore by a person has none.
+    """
     rows = Recovery.objects.filter(run__pipeline=pipeline, running_at__isnull=False)
     newest = rows.order_by("-pk").values_list("running_at", "phases")[:RECOVERIES_MAX]
     times_ms = (to_running_ms(at, without_backoff(phases)) for at, phases in newest)

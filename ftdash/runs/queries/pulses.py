@@ -1,6 +1,6 @@
 """The few numbers of each run's recent past on the page of all pipelines, for many runs at once.
 
-However many runs are asked for, it is the same few queries, all by an index, once per news of a
+It asks the same few queries for any number of runs, all by an index, and only once per news of a
 run: all viewers get the same answer.
 """
 
@@ -44,23 +44,25 @@ WITH_THE_ATTEMPT = {
 """Such a checkpoint did not fail by itself: its attempt did, which is reported elsewhere."""
 
 SAMPLED_FOR = timedelta(seconds=2 * SAMPLES_MAX)
-"""Before its newest report. A run reports once a second."""
+"""How long before its newest report a run's samples count. A run reports once a second."""
 
 MEASURED_FOR_S = 60.0
-"""How long a run's measured speeds are kept on the average: they are medians of two minutes and of
-recoveries, and cost more queries than all else of a pulse."""
+"""How long a run's measured speeds are kept, on average.
+
+They are medians of two minutes and of recoveries, and cost more queries than the rest of a pulse.
+"""
 
 News = tuple[int, int, datetime | None]
 _known: LRUCache[int, tuple[News, RunPulse]] = LRUCache(PULSES_MAX)
 _speeds: TLRUCache[tuple[int, int, str], Measured] = TLRUCache(
-    # By chance, so that those of many runs do not end at once.
+    # Random, so that those of many runs do not end at once.
     PULSES_MAX,
     ttu=lambda _, __, now_s: now_s + MEASURED_FOR_S * random.uniform(0.5, 1.5),
 )
 
 
 def run_pulses(runs: Sequence[NewestRun]) -> dict[int, RunPulse]:
-    """By primary key of the run, as of its last report."""
+    """Returns the pulses by primary key of the run, as of its last report."""
     news = {run.pk: (run.pk, run.version, run.last_event_at) for run in runs}
     kept = {pk: _known[pk] for pk in news if pk in _known}
     new = [run for run in runs if run.pk not in kept or kept[run.pk][0] != news[run.pk]]
@@ -71,7 +73,7 @@ def run_pulses(runs: Sequence[NewestRun]) -> dict[int, RunPulse]:
 
 
 def forget() -> None:
-    """Each is read again."""
+    """Forgets all pulses, so that each is read again."""
     _known.clear()
     _speeds.clear()
     _completed.clear()
@@ -97,11 +99,11 @@ def _read(runs: list[NewestRun]) -> dict[int, RunPulse]:
 
 
 Ended = tuple[int | None, str, float | None, str, int | None]
-"""Of a checkpoint: id, status, duration, reason, records read. Newest first."""
+"""A checkpoint's id, status, duration, reason and records read. Lists are newest first."""
 
 _ENDED = ("checkpoint_id", "status", "end_to_end_ms", "reason_name", "source_records")
 _completed: LRUCache[int, tuple[int | None, list[tuple[int, Ended]]]] = LRUCache(PULSES_MAX)
-"""By primary key of the run: the id of the newest one when they were read, and they themselves."""
+"""Maps a run's key to the id of its newest checkpoint at the time of reading, and to the rows."""
 
 
 def _pulse(
@@ -137,7 +139,7 @@ def _pulse(
 
 
 def _most_backpressured(minute: list[TimedLoads]) -> tuple[str | None, float | None]:
-    """Over the last minute: a source that catches up is held up for moments, and all is well."""
+    """Judges the last minute, because a source that catches up is held up only for moments."""
     ratios: dict[str, list[float]] = {}
     for moment in minute:
         for vertex, loads in by_vertex(moment.subtasks).items():
@@ -154,7 +156,7 @@ def _findings(
     durations: list[float],
     going_on_since: datetime | None,
 ) -> list[Finding]:
-    """The most pressing first. Only a suspicion makes it read more samples."""
+    """Returns the most pressing first. Only a suspicion makes it read more samples."""
     if not minute:
         return []
     now = run.last_event_at or timezone.now()
@@ -178,15 +180,17 @@ def _moments(samples: list[TimedLoads]) -> list[LoadMoment]:
 
 
 def _oldest_under_way(runs: list[NewestRun]) -> dict[int, datetime]:
-    """By primary key of the run: when the oldest of its attempt's checkpoints began that has not
-    ended. A run without one has no entry."""
+    """Maps each run's key to the time at which its attempt's oldest open checkpoint began.
+
+    A run without one has no entry.
+    """
     going_on = Checkpoint.objects.filter(_of(runs), status=CheckpointStatus.IN_PROGRESS)
     rows = going_on.filter(attempt=F("run__attempt")).order_by("-sequence")
     return {pk: at for pk, at in rows.values_list("run_id", "trigger_at") if at is not None}
 
 
 def _checkpoints(runs: list[NewestRun]) -> dict[int, list[Ended]]:
-    """The newest that have ended; those that were refused before they had an id are among them."""
+    """Returns the newest that have ended, with those that were refused before they had an id."""
     found = {run.pk: list(rows) for run, rows in zip(runs, _completed_of(runs), strict=True)}
     recent = timezone.now() - RECENT
     is_new = Q(checkpoint_id__gt=_before_newest()) | Q(checkpoint_id=None, trigger_at__gt=recent)
@@ -197,8 +201,10 @@ def _checkpoints(runs: list[NewestRun]) -> dict[int, list[Ended]]:
 
 
 def _completed_of(runs: list[NewestRun]) -> list[list[tuple[int, Ended]]]:
-    """The completed checkpoints of each run, each with its sequence. They are read again only when
-    the run has a newer one, because nothing else adds to them."""
+    """Returns the completed checkpoints of each run, each with its sequence.
+
+    They are read again only when the run has a newer one, because nothing else adds to them.
+    """
     known = {run.pk: _completed[run.pk] for run in runs if run.pk in _completed}
     new: dict[int, list[tuple[int, Ended]]] = {
         run.pk: []
@@ -215,7 +221,7 @@ def _completed_of(runs: list[NewestRun]) -> list[list[tuple[int, Ended]]]:
 
 
 def _before_newest() -> Combinable:
-    """By the id, which an index has, and not by their rank, which takes a look at all of them."""
+    """Compares ids, which have an index, and not ranks, which need a look at all rows."""
     return Coalesce(F("run__last_checkpoint_id"), Value(0)) - DURATIONS_MAX
 
 
@@ -231,7 +237,7 @@ def _recent_recoveries(runs: list[NewestRun]) -> dict[int, int]:
 
 
 def _measured_lately(runs: list[NewestRun]) -> dict[int, Measured]:
-    """`_measured`, about `MEASURED_FOR_S` old at most, and younger than the run's last recovery."""
+    """Returns `_measured`, at most about `MEASURED_FOR_S` old, and newer than the last recovery."""
     keys = {run.pk: (run.pk, run.attempt, run.status) for run in runs}
     new = [run for run in runs if keys[run.pk] not in _speeds]
     read = _measured(new) if new else {}
@@ -241,7 +247,7 @@ def _measured_lately(runs: list[NewestRun]) -> dict[int, Measured]:
 
 
 def _measured(runs: list[NewestRun]) -> dict[int, Measured]:
-    """As `planning.measured`, for runs that have recovered; the others have no such estimate."""
+    """Like `planning.measured`, for runs that have recovered; the others have no such estimate."""
     recoveries = recoveries_ms_of([run.pipeline_id for run in runs])
     recovered = [run for run in runs if recoveries.get(run.pipeline_id)]
     samples = Sample.objects.filter(_of(recovered), records_per_s__gt=0)
@@ -260,7 +266,7 @@ def _measured(runs: list[NewestRun]) -> dict[int, Measured]:
 
 
 def _before_report() -> Combinable:
-    """A silent run is measured by what it said last."""
+    """A silent run is measured by its last reports."""
     began = F("run__last_event_at") - Value(SAMPLED_FOR, output_field=DurationField())
     return ExpressionWrapper(began, output_field=DateTimeField())
 

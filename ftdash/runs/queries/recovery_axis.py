@@ -69,7 +69,7 @@ def failure_view(row: Failure, run_id: str) -> FailureView:
 
 
 def error_type(trace: str) -> str:
-    """The name of the last exception in a Python traceback, which is the one that was raised.
+    """Returns the name of the last exception in a Python traceback: the one that was raised.
 
     Empty if the text is not a traceback. Further lines of a message do not matter.
     """
@@ -85,10 +85,10 @@ Row = TypeVar("Row", bound=JournalRow)
 Found = TypeVar("Found")  # whole rows, or some of their fields
 
 INCIDENTS_MAX = 200
-"""Of each kind the newest are shown; the rows of the others stay."""
+"""How many of each kind are shown, the newest; the rows of the others stay."""
 
 
-_CLAIMED = Case(  # what it said begins with what it is, see `runtime.master.control_claims`
+_CLAIMED = Case(  # `what` begins with the kind, see `runtime.master.control_claims`
     When(what__startswith="a commit", then=Value("late commit")),
     When(what__startswith="an acknowledgement", then=Value("late acknowledgement")),
     When(what__startswith="a decline", then=Value("late decline")),
@@ -224,7 +224,7 @@ def _damages(run: Run) -> list[DamageView]:
 
 
 def _zombies(run: Run) -> list[ZombiesView]:
-    """All that were refused, not the newest alone: counted where they lie."""
+    """Counts all refusals in the database, not only the newest."""
     refused = ZombieRefusal.objects.filter(run=run).annotate(kind=_CLAIMED)
     found = refused.values_list("zombie_attempt", "kind").annotate(Count("pk"), Max("at"))
     return [ZombiesView(*each) for each in found.order_by("zombie_attempt", "kind")]

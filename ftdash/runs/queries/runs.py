@@ -1,4 +1,4 @@
-"""Reads runs: those of all pipelines, for programs, and one run with all that its page shows.
+"""Reads runs: those of all pipelines, for programs, and one run with what its page shows.
 
 A listed run has its shape and its times. A pipeline's newest run comes with the token that changes
 whenever its pages do.
@@ -86,22 +86,23 @@ def run_view(run: Run, seen: Observation) -> RunView:
 
 
 def to_recover_ms(run: AnyRun, known: Measured, to_replay: int | None) -> float | None:
-    """From a failure now until what it costs is read again, with the wait before the restart."""
+    """Returns the time from a failure now until all is read again, with the restart delay."""
     working_ms = known.until_caught_up_ms(to_replay)
     return None if working_ms is None else working_ms + (run.next_restart_delay_ms or 0.0)
 
 
 def records_to_replay(run: Run) -> int | None:
-    """What the sources have read after the point to which a failure now would go back, as of the
-    last report: the difference of two positions, whatever was read again meanwhile.
+    """Returns how much the sources have read past the point that a failure now would restore.
 
-    None if nothing would be replayed because the run is over, or if nothing is known.
+    It is as of the last report, and the difference of two positions, so repeated reads do not
+    count. None means that nothing would be replayed because the run is over, or that nothing is
+    known.
     """
     return records_to_replay_of_each([run])[run.pk]
 
 
 def records_to_replay_of_each(runs: Collection[Run]) -> dict[int, int | None]:
-    """`records_to_replay` by primary key of the run, with one query for any number."""
+    """Returns `records_to_replay` by primary key of the run, with one query for any number."""
     living = [run for run in runs if not run.is_terminal]
     newest = Checkpoint.objects.filter(
         run__in=living, checkpoint_id=F("run__last_checkpoint_id")
@@ -114,7 +115,7 @@ def records_to_replay_of_each(runs: Collection[Run]) -> dict[int, int | None]:
 
 
 def behind(run: AnyRun, since: int | None) -> int | None:
-    """`since`: what the sources of a living run had read at the point to go back to."""
+    """`since` is what the sources of a living run had read at the point to go back to."""
     mode = run.settings_now.get("execution.checkpointing.mode", "")
     if mode.strip().upper().replace("-", "_") == CheckpointingMode.AT_MOST_ONCE:
         return 0  # records that were read are lost, and not read again
@@ -182,7 +183,7 @@ class SubtaskSamples:
 
 
 def runs() -> list[RunFacts]:
-    """All living runs and the newest that have ended; newest first."""
+    """Returns all living runs and the newest that have ended; newest first."""
     all_runs = Run.objects.select_related("pipeline").order_by("-id")
     living = list(all_runs.exclude(status__in=TERMINAL_STATUSES))
     ended = list(all_runs.filter(status__in=TERMINAL_STATUSES)[:ENDED_MAX])
@@ -199,7 +200,7 @@ def run_ids() -> list[str]:
 
 
 def savepoint_directory(run_id: str) -> str | None:
-    """The directory for savepoints of the run. None: no such run."""
+    """Returns the run's directory for savepoints, or None if there is no such run."""
     found = Run.objects.filter(run_id=run_id).select_related("pipeline").first()
     if found is None:
         return None
@@ -254,7 +255,7 @@ _PIPELINE_IN_BRIEF = ("name", "flow", "parallelism", "labels", "version")
 
 
 def newest_runs(pipelines: Collection[int] | None = None) -> list[tuple[Pipeline, Run | None]]:
-    """Every pipeline by name, or those with the primary keys; None before its first run."""
+    """Returns every pipeline by name, or those with the keys; None before its first run."""
     chosen = _with_newest_run()
     found = list(chosen if pipelines is None else chosen.filter(pk__in=pipelines))
     runs = Run.objects.in_bulk([each.newest_run for each in found if each.newest_run is not None])
@@ -265,8 +266,10 @@ def newest_runs(pipelines: Collection[int] | None = None) -> list[tuple[Pipeline
 
 
 def newest_runs_in_brief() -> list[tuple[Pipeline, NewestRun | None]]:
-    """`newest_runs` of all pipelines for lists of them; any other column of a pipeline costs a
-    query of its own."""
+    """Returns `newest_runs` of all pipelines, for lists of them.
+
+    Any other column of a pipeline costs a query of its own.
+    """
     found = list(_with_newest_run().only(*_PIPELINE_IN_BRIEF))
     keys = [each.newest_run for each in found if each.newest_run is not None]
     rows = Run.objects.filter(among("pk", keys)).order_by()

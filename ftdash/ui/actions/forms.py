@@ -1,7 +1,7 @@
-"""What all forms before an action share: the reason, the command that they build, the way to ask.
+"""The parts that all action forms share: the reason, the command they build, and how they ask.
 
-Fields only describe themselves: the services decide if a request can be granted, and their refusal
-is shown in the form.
+Fields only describe themselves: the services decide if a request can be granted, and the form shows
+their refusal.
 """
 
 from typing import Any, ClassVar
@@ -24,13 +24,13 @@ PLAIN_TEXT = {"autocomplete": "off", "autocapitalize": "off", "spellcheck": "fal
 
 
 class ActionForm(forms.Form):
-    """A form with its command, and with what people read on its button and its head."""
+    """A form with its command, and with the texts of its button and its heading."""
 
     command: ClassVar[type[Command]]
     title: ClassVar[str]
     button: ClassVar[str]
-    is_button: ClassVar[bool] = True  # on the page of the pipeline
-    look: ClassVar[str] = ""  # of that button
+    is_button: ClassVar[bool] = True  # has a button on the page of the pipeline
+    look: ClassVar[str] = ""  # the style of that button
 
     reason = forms.CharField(
         label="Why",
@@ -71,7 +71,7 @@ class ActionForm(forms.Form):
 
     @property
     def consequence(self) -> str:
-        """In numbers that depend on the choices; empty: the command's own text is enough."""
+        """Numbers that depend on the choices; empty if the command's own text is enough."""
         return ""
 
     def chosen(self) -> RunCommand | AllowFaults:
@@ -79,13 +79,13 @@ class ActionForm(forms.Form):
         raise NotImplementedError
 
     def ask(self, who: str) -> RequestId:
-        """Raises Rejected."""
+        """Asks the service for the action. Raises Rejected if it refuses."""
         reason = self.cleaned_data["reason"]
         return services.ask(self.page.name, self.chosen(), who=who, why=reason)
 
 
 class LabelField(forms.CharField):
-    """The service checks its content."""
+    """The label of a savepoint. The service checks its content."""
 
     def __init__(self, **kwargs: Any) -> None:
         attributes = {"autocomplete": "off", "maxlength": str(LABEL_LENGTH_MAX)}
@@ -173,7 +173,7 @@ class SavepointForm(ActionForm):
 
 
 class ConfirmedForm(ActionForm):
-    """For irreversible actions: the person has to type the name."""
+    """A form for irreversible actions: the person has to type the name."""
 
     named = "pipeline"
     confirmation = forms.CharField(widget=forms.TextInput(attrs=PLAIN_TEXT))

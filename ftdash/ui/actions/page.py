@@ -1,8 +1,8 @@
-"""The actions: one table of the forms, the view that asks for what a form holds, and submission.
+"""The actions: one table of the forms, the view that sends a form's request, and submission.
 
 Only people with the permission `jobs.operate` get here. A refusal comes back in the form, with
-everything that was typed. A granted request is a row that the page shows until it ends, so you can
-leave and find it again.
+everything that the person typed. A granted request is a row that the page shows until it ends, so
+you can leave and find it again.
 
 A submission starts a pipeline that does not exist yet. Its form is made from the flow's parameters
 and knows the syntax of the settings, one `key: value` per line. The engine's settings table decides
@@ -79,7 +79,7 @@ ACTIONS: dict[str, type[ActionForm]] = {
     "label": LabelForm,
     "dispose": DisposeForm,
 }
-"""By the last part of their address, in the order of their buttons."""
+"""The forms by the last part of their address, in the order of their buttons."""
 
 
 @never_cache
@@ -116,7 +116,7 @@ def asked_for(
 def shown(
     request: HttpRequest, page: PipelinePage, action: str, form: ActionForm, status: int = 200
 ) -> HttpResponse:
-    """In the open dialog for htmx; without scripts, as a separate page."""
+    """Shows the form in the open dialog for htmx; without scripts, as a separate page."""
     context = {
         "page": page,
         "slug": action,
@@ -200,7 +200,7 @@ class SubmitForm(forms.Form):
         return [name for name in self.fields if name.startswith(PREFIX)]
 
     def parameters(self) -> dict[str, str]:
-        """Only filled-in fields: an empty one means the flow's default."""
+        """Returns only filled-in fields: an empty one means the flow's default."""
         given = {name: self.cleaned_data[name] for name in self.parameter_fields}
         return {name.removeprefix(PREFIX): value for name, value in given.items() if value}
 
@@ -229,7 +229,7 @@ def submit(request: HttpRequest) -> HttpResponse:
 
 
 def start(request: HttpRequest, flow: str, form: SubmitForm) -> bool:
-    """True if the run was stored; a refusal is left in the form."""
+    """Returns True if the run was stored; otherwise the form shows the refusal."""
     values = form.cleaned_data
     try:
         request_id = services.submit_pipeline(

@@ -1,6 +1,6 @@
-"""The forms for commands to a run that goes on, and to its savepoints: from values to one command.
+"""Forms for commands to a run that has not ended and to its savepoints; each builds one command.
 
-A form that ends the run has all choices apart from the end itself off by default. The form that
+A form that ends the run has every other choice off by default. The form that
 changes settings shows only those that may change; the settings table decides which ones, and which
 values are valid. The savepoint to label or to dispose of comes with the address that opened the
 form, and stays in the form.
@@ -316,7 +316,7 @@ def named(point: Savepoint) -> str:
 
 
 def loss(point: Savepoint) -> str:
-    """What is lost with the files, in numbers."""
+    """Says what is lost with the files, in numbers."""
     others = others_than(point)
     sentences = [
         f"The files of {named(point)} are deleted permanently: {size(point.state_bytes)} of state"

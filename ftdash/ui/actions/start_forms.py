@@ -1,10 +1,10 @@
 """The forms that start a run: from the beginning, from a point, with the quarantine, by an upgrade.
 
-Before a restore, the page shows if it would work, and how far the point has been read. It shows at
-once everything that is known at once. A worker reads the files; the page polls its progress until
+Before a restore, the page shows if it would work, and how far the point has been read. Findings
+that need no files appear at once. A worker reads the files, and the page polls its progress until
 it ends.
 
-Nothing of an uploaded wheel is imported here; `CodeStore` refuses what is no wheel.
+This module imports nothing from an uploaded wheel; `CodeStore` refuses a file that is no wheel.
 """
 
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class ParallelismForm(forms.Form):
 
 
 class StartForm(ParallelismForm, ConfirmedForm):
-    """Asks for the name: what an earlier run has made is left behind."""
+    """Asks for the name, because a start leaves behind what an earlier run has made."""
 
     command = StartPipeline
     title = "Start over from the beginning"
@@ -93,7 +93,7 @@ class StartForm(ParallelismForm, ConfirmedForm):
 
 
 class UndoStartForm(ActionForm):
-    """Nothing that a reader has seen is lost, so it asks for no name."""
+    """Asks for no name, because nothing that a reader has seen is lost."""
 
     command = UndoStart
     title = "Undo the start, and put the output back"
@@ -123,7 +123,7 @@ def _worded(outputs: list[CommittedOutput]) -> str:
 
 
 def left_behind(page: PipelinePage) -> list[str]:
-    """What a start from the beginning costs, in sentences with numbers."""
+    """Says what a start from the beginning costs, in sentences with numbers."""
     choice = point_choice(page.name)
     newest = next((each.point for each in choice.points), None) if choice else None
     said = []
@@ -184,7 +184,7 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
     )
 
     def __init__(self, *args: Any, page: PipelinePage, proposed: str = "", **kwargs: Any) -> None:
-        """`proposed`: a sentence about the values that it begins with."""
+        """`proposed` is a sentence about the initial values."""
         super().__init__(*args, page=page, **kwargs)
         self._proposed = proposed
         choice = point_choice(page.name)
@@ -229,7 +229,7 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
 
 
 class ReplayForm(ActionForm):
-    """From the newest point, so that nothing written since is set aside."""
+    """Replays from the newest point, so that nothing written since is set aside."""
 
     command = RestorePipeline
     title = "Replay the quarantine"
@@ -251,15 +251,18 @@ class ReplayForm(ActionForm):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a restore's form begins with, and what it says about that."""
+    """The initial values of a restore's form, and a sentence about them."""
 
     values: dict[str, str]
     sentence: str = ""
 
 
 def proposal(page: PipelinePage, given: dict[str, str]) -> Proposal:
-    """The values that the preflight proposes for the chosen point, if the address asks for them:
-    the person looks at them, and decides. Reads the sources, so it takes as long as a preflight."""
+    """Returns the values that the preflight proposes for a point, if the address asks for them.
+
+    The person looks at them, and decides. This reads the sources, so it takes as long as a
+    preflight.
+    """
     wanted, values = given.get(PROPOSE), {name: given[name] for name in given if name != PROPOSE}
     try:
         asked = _asked(page, RestoreForm(initial=values, page=page)) if wanted else None
@@ -285,7 +288,7 @@ def proposal(page: PipelinePage, given: dict[str, str]) -> Proposal:
 
 
 def label_of(point: RecoveryPoint, pipeline: str, fitness: Fitness) -> str:
-    """Marks points that cannot be chosen, for people who look no further."""
+    """Describes a point, and marks one that cannot be chosen, for people who look no further."""
     newest = " (newest)" if point.is_newest else ""
     called = f"{point.label}: " if point.label else ""
     other = "" if point.pipeline == pipeline else f" of {point.pipeline}"
@@ -299,7 +302,7 @@ def label_of(point: RecoveryPoint, pipeline: str, fitness: Fitness) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """`refusal`: why nothing could be checked."""
+    """The check of a restore before it starts. `refusal` says why nothing could be checked."""
 
     path: str
     verdict: Verdict | None = None
@@ -315,7 +318,7 @@ class LookedAt:
 
     @property
     def not_known(self) -> str:
-        """What a person would expect among the findings, and why it is missing."""
+        """Says why a finding is missing that a person would expect."""
         if self.verdict is None:
             return ""
         if self.verdict.found(Check.PIPELINE):
@@ -350,7 +353,7 @@ def reading(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def looked_at(page: PipelinePage, form: RestoreForm) -> LookedAt | None:
-    """None: there is no point to choose from."""
+    """Checks the restore that the form describes. Returns None if there is no point to choose."""
     try:
         asked = _asked(page, form)
     except forms.ValidationError as refusal:
@@ -366,16 +369,17 @@ def looked_at(page: PipelinePage, form: RestoreForm) -> LookedAt | None:
     rows = rows_after(asked.path, pipeline_named(page.name))
     try:
         point_services.begin_inspection(asked.path)
-    except Rejected as refusal:  # too many readings are under way; the restore may still go on
+    except Rejected as refusal:  # too many readings are under way; the restore may still proceed
         return LookedAt(asked.path, found, not_read=str(refusal), rows_set_aside=rows)
     inspection = point_services.inspection_of(asked.path)
     return LookedAt(asked.path, found, inspection=inspection, rows_set_aside=rows)
 
 
 def _asked(page: PipelinePage, form: RestoreForm) -> Restore | None:
-    """What the form holds now, or its initial values if nothing was changed.
+    """Returns the restore that the form describes now, or None if there is no point to choose.
 
-    Raises ValidationError for settings or parameters that cannot be read.
+    Unchanged fields have their initial values. Raises ValidationError for settings or parameters
+    that cannot be read.
     """
     choices = [path for path, _ in form.fields["path"].choices]  # type: ignore[attr-defined]
     path = form["path"].value() or next(iter(choices), "")
@@ -428,7 +432,7 @@ class UpgradeForm(ActionForm):
         return values
 
     def ask(self, who: str) -> RequestId:
-        """Raises Rejected."""
+        """Asks the service for the upgrade. Raises Rejected if it refuses."""
         values = self.cleaned_data
         wheel, why = values["wheel"], values["reason"]
         code = _kept(wheel, who, why) if wheel else _of_store(values["package"])
@@ -446,5 +450,5 @@ def _of_store(sha256: str) -> ShippedCode:
 
 
 def _kept(given: "UploadedFile[bytes]", who: str, why: str) -> ShippedCode:
-    """In the store from now on."""
+    """Adds the wheel to the store."""
     return packages.upload(given.name or "", given.size or 0, given.chunks(), who=who, reason=why)

@@ -73,7 +73,7 @@ class FigureRow:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskChange:
-    """When it acknowledged, and the changes in the order of `SUBTASK_COLUMNS`."""
+    """A subtask's acknowledgement time, and its changes in the order of `SUBTASK_COLUMNS`."""
 
     name: str
     acknowledged: FigureRow
@@ -212,7 +212,7 @@ class CompareForm(forms.Form):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointView:
     page: PipelinePage
-    data_at: datetime | None  # the age of what is shown
+    data_at: datetime | None  # the time of the data shown
     shown_run: RunBrief
     detail: CheckpointDetail
     type: str
@@ -234,7 +234,7 @@ class CheckpointView:
 
     @property
     def last_row(self) -> int:
-        """Of this page, in the operator that has most subtasks."""
+        """The last row on this page, in the operator that has most subtasks."""
         return max((row.last for row in self.operators), default=0)
 
     @property
@@ -274,7 +274,7 @@ def regions(request: HttpRequest, name: str, checkpoint_id: int) -> HttpResponse
 @require_GET
 @never_cache
 def subtasks_csv(request: HttpRequest, name: str, checkpoint_id: int) -> HttpResponse:
-    """Every subtask's figures: what the tables of a wide pipeline show in pages."""
+    """Every subtask's figures, which the tables of a wide pipeline show in pages."""
     _, run, detail = _found(name, checkpoint_id, request.GET)
     columns = [each.name for each in fields(SubtaskFigures)]
     parts = csv_parts(columns, [all_figures(detail.timeline)])

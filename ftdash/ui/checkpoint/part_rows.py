@@ -36,17 +36,19 @@ CHANNELS_MAX = 10
 """As many as colours and dashes can distinguish; the table below the chart has all of them."""
 
 CHANNELS_LISTED = 60
-"""In a table; the file of all subtasks has the rest."""
+"""The most channels in a table; the file of all subtasks has the rest."""
 
 SUBTASKS_SHOWN = 20
-"""Of each operator at once, the worst first; the next page has the next."""
+"""The subtasks of each operator on one page, the worst first."""
 
 Held = tuple[SubtaskTimeline, ChannelTimeline]
 
 
 def held_back(timeline: AlignmentTimeline | None) -> Figure | None:
-    """One line per channel, the fullest first: a step at each measured arrival, and no line beyond
-    the last barrier, when the channel was read again."""
+    """Draws one line per channel, the fullest first, with a step at each measured arrival.
+
+    A line ends at the last barrier, when the subtask reads the channel again.
+    """
     fullest = [held for held in fullest_channels(timeline, CHANNELS_MAX) if held[1].steps]
     if not fullest:
         return None
@@ -55,8 +57,10 @@ def held_back(timeline: AlignmentTimeline | None) -> Figure | None:
 
 
 def held_channels(timeline: AlignmentTimeline | None) -> list[Held]:
-    """The channels that made records wait, in the order of the timeline: all of them, or the
-    fullest `CHANNELS_LISTED`."""
+    """Returns the channels that made records wait, in the order of the timeline.
+
+    If there are more than `CHANNELS_LISTED` channels, returns that many, the fullest first.
+    """
     subtasks = timeline.subtasks if timeline else []
     if sum(len(subtask.channels) for subtask in subtasks) <= CHANNELS_LISTED:
         return waiting_channels(subtasks)
@@ -64,9 +68,9 @@ def held_channels(timeline: AlignmentTimeline | None) -> list[Held]:
 
 
 def fullest_channels(timeline: AlignmentTimeline | None, count: int) -> list[Held]:
-    """The `count` channels that held back most, the fullest first.
+    """Returns the `count` channels that held back most, the fullest first.
 
-    They lie in the `count` subtasks whose fullest channel holds most: only these are read.
+    They belong to the `count` subtasks with the fullest channels, so this reads only those.
     """
     subtasks = sorted(timeline.subtasks if timeline else [], key=lambda each: -each.fullest)
     found = sorted(waiting_channels(subtasks[:count]), key=lambda held: -held[1].buffered_records)
@@ -188,7 +192,7 @@ class SubtaskFigures:
     buffered_bytes: int
     persisted_bytes: int
     is_unaligned: bool
-    waited_for: str  # whose barrier came last; empty for a source
+    waited_for: str  # the sender whose barrier came last; empty for a source
 
 
 def all_figures(timeline: AlignmentTimeline) -> list[SubtaskFigures]:
@@ -220,24 +224,24 @@ def _last_sender(subtask: SubtaskTimeline) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """`choice` is the order that choosing it leads to; None: by index."""
+    """`choice` is the order that choosing it leads to; None means by index."""
 
     label: str
     key: str
-    direction: str  # in ARIA's words; empty: they are not ordered by it
+    direction: str  # in ARIA's words; empty if it does not order the rows
     choice: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class SubtaskOrder:
-    """By index, or by a figure."""
+    """The order of subtasks: by index, or by a figure."""
 
     column: Column | None = None
     is_descending: bool = False
 
     @classmethod
     def parse(cls, text: str) -> "SubtaskOrder":
-        """`alignment`, or `-alignment` for the greatest first. An unknown name means no order."""
+        """Reads `alignment`, or `-alignment` for greatest first. An unknown name means no order."""
         found = [each for each in COLUMNS if each.key == text.removeprefix("-")]
         return cls(found[0], text.startswith("-")) if found else cls()
 
@@ -246,7 +250,7 @@ class SubtaskOrder:
         return [self._heading(column) for column in COLUMNS]
 
     def indices(self, subtasks: Mapping[int, SubtaskTimeline], count: int) -> list[int]:
-        """Of all subtasks. Those that have not acknowledged have no figures, and come last."""
+        """Orders all subtasks. Those that have not acknowledged have no figures, and come last."""
         column = self.column
         if column is None:
             return list(range(count))
@@ -265,7 +269,7 @@ class SubtaskOrder:
 @dataclass(frozen=True, slots=True)
 class SubtaskRow:
     index: int
-    at: datetime | None  # None: it has not acknowledged
+    at: datetime | None  # None if it has not acknowledged
     part: SubtaskTimeline | None
 
 
@@ -277,7 +281,7 @@ class SpreadRow:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """`subtasks` are those of one page, which `first` begins, counted from 1."""
+    """`subtasks` are those of one page; `first` is the place of the first one, counted from 1."""
 
     part: VertexPart
     at: datetime | None  # of its newest acknowledgement
@@ -291,7 +295,10 @@ class OperatorRow:
 
 
 def operator_rows(detail: CheckpointDetail, order: SubtaskOrder, page: int) -> list[OperatorRow]:
-    """`page` from 1, of each operator that has so many. Wide operators begin with the slowest."""
+    """`page` counts from 1; an operator with fewer pages shows its last one.
+
+    Wide operators begin with the slowest subtasks.
+    """
     return [_operator_row(part, detail.found.row.trigger_at, order, page) for part in detail.parts]
 
 
@@ -331,7 +338,7 @@ def spread_rows(spread: SubtaskSpread) -> list[SpreadRow]:
 
 
 def type_words(found: MeasuredCheckpoint) -> str:
-    """As on Flink's page, which has no name for the last checkpoint of a run."""
+    """Names the type as Flink's page does, which has no name for the last checkpoint of a run."""
     if found.row.kind == CheckpointKind.SAVEPOINT:
         return "savepoint to stop with" if found.ends_run else "savepoint"
     aligned = "unaligned" if found.is_unaligned else "aligned"

@@ -2,8 +2,8 @@
 
 The address chooses the run, a filter, and the part of the history to show; without a choice the
 page follows the newest. An invalid value counts as not chosen, and the form says so next to the
-field. The same filter chooses what a CSV or JSON file holds. The file is sent while it is read, so
-that a history of any length needs the memory of one chunk.
+field. The same filter applies to a CSV or JSON file. The file is sent while it is read, so that a
+history of any length needs the memory of one chunk.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -130,7 +130,7 @@ async def _download(
 
 
 def _wanted(name: str, query: QueryDict) -> tuple[RunBrief, HistoryFilter]:
-    """Raises Refusal, and Http404 if there is no run."""
+    """Raises Refusal if the filter is invalid, and Http404 if there is no run."""
     found = job_queries.pipeline_page(name)
     run = shown_run(found, Address.parse(query)) if found else None
     if run is None:
@@ -174,7 +174,7 @@ _LABELS = [f"{100 * share:g} %" for share in QUANTILES]
 
 
 def summary_rows(summary: CheckpointDistributions) -> list[SummaryRow]:
-    """Least, mean and greatest, and the quantiles that Flink shows."""
+    """Minimum, average and maximum, and the quantiles that Flink shows."""
     found = [(column(summary), written) for _, column, written in _COLUMNS]
     return [
         SummaryRow("Minimum", [_written(each, each.minimum, write) for each, write in found]),
@@ -217,7 +217,7 @@ RUNS_LINKED = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsView:
     page: PipelinePage
-    data_at: datetime | None  # the age of what is shown
+    data_at: datetime | None  # the time of the data shown
     shown_run: RunBrief | None
     statistics: RunStatistics | None
     form: HistoryForm

@@ -96,7 +96,7 @@ def buffered(trend: Trend) -> Figure | None:
 
 
 def line(name: str, series: int, history: CompletedHistory, values: Measured, unit: str) -> Json:
-    """Only measured values; `series` is a colour of the style sheet, and a dash."""
+    """Draws only measured values; `series` chooses a colour of the style sheet, and a dash."""
     kept = extremes(values, TREND_POINTS_MAX)
     return {
         "type": "scatter",
@@ -116,7 +116,7 @@ def line(name: str, series: int, history: CompletedHistory, values: Measured, un
 
 
 def marks(name: str, found: list[FailedPoint]) -> list[Json]:
-    """One trace if there are any, else none."""
+    """Returns one trace if there are any failures, else none."""
     if not found:
         return []
     after_ms = np.array([each.failed_after_ms for each in found])
@@ -222,7 +222,7 @@ def _chart(
 
 
 def _drawn(known: int) -> str:
-    """Says that not everything is drawn; no spike is lost by that."""
+    """Says that the chart leaves out some points, but no spike."""
     if known <= TREND_POINTS_MAX:
         return ""
     each = count(2 * known / TREND_POINTS_MAX)

@@ -49,7 +49,7 @@ class EventsPage:
 
 
 class AskedForm(forms.Form):
-    """An invalid field is shown with its error, and does not filter anything.
+    """The form shows an invalid field with its error, and does not filter by it.
 
     A person without a line in the log is a valid filter, and finds nothing.
     """
@@ -72,7 +72,7 @@ class AskedForm(forms.Form):
     )
 
     def offer_choices(self) -> None:
-        """Only for a visible form: finding all people who ever asked reads a lot."""
+        """Call it only for a visible form: finding all people who ever asked reads a lot."""
         self._offer("pipeline", job_queries.pipeline_names())
         self._offer("actor", queries.actors())
 
@@ -134,7 +134,7 @@ async def as_json(request: HttpRequest) -> HttpResponseBase:
 
 
 def _asked(request: HttpRequest) -> Asked | None:
-    """None for an invalid filter: a file must not pass for what it is not."""
+    """Returns None for an invalid filter, which a file must not silently ignore."""
     form = AskedForm(request.GET)
     asked = form.asked()
     return None if form.errors else asked

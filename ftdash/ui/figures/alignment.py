@@ -7,16 +7,16 @@ from ftdash.formats import duration, plural, size
 from ftdash.ui.figures.style import MILLISECONDS, Figure, Json, axis, escaped, layout, pattern_of
 
 ROWS_MAX = 64
-"""Above it, only the slowest subtasks are drawn; a heat map and a file have all."""
+"""Beyond it, the chart draws only the slowest subtasks; a heat map and a file have all."""
 
 CHANNELS_OF_EACH_MAX = 8
-"""Of a subtask with more channels, those are drawn that say what it waited for."""
+"""For a subtask with more channels, the chart draws those that show what it waited for."""
 
 ROW_PX = 22
 
 
 def alignment(timeline: AlignmentTimeline | None) -> Figure | None:
-    """One row per subtask with its phases, below it one row for each of its input channels."""
+    """Draws a row per subtask with its phases, and below it a row for each input channel."""
     if timeline is None or not timeline.subtasks:
         return None
     subtasks = subtasks_to_draw(timeline.subtasks)
@@ -35,7 +35,7 @@ def alignment(timeline: AlignmentTimeline | None) -> Figure | None:
 
 
 def subtasks_to_draw(subtasks: list[SubtaskTimeline]) -> list[SubtaskTimeline]:
-    """All of them, or the slowest that fit, in the given order."""
+    """Returns all subtasks, or the slowest that fit, in the given order."""
     room = ROWS_MAX
     drawn: set[tuple[str, int]] = set()
     for subtask in sorted(subtasks, key=lambda s: -s.acknowledged_ms):
@@ -47,7 +47,7 @@ def subtasks_to_draw(subtasks: list[SubtaskTimeline]) -> list[SubtaskTimeline]:
 
 
 def channels_to_draw(subtask: SubtaskTimeline) -> list[ChannelTimeline]:
-    """All of them, or those whose barriers came last and the one that was held back longest."""
+    """Returns all channels, or those with the last barriers and the one held back longest."""
     channels = list(subtask.channels)
     if len(channels) <= CHANNELS_OF_EACH_MAX:
         return channels
@@ -58,7 +58,7 @@ def channels_to_draw(subtask: SubtaskTimeline) -> list[ChannelTimeline]:
 
 
 def subtask_rows(subtask: SubtaskTimeline) -> list[tuple[str, str]]:
-    """Category and label of each row; a category is unique, a label need not be."""
+    """Returns category and label of each row; a category is unique, a label need not be."""
     channels = [
         (escaped(c.channel), f"from {escaped(c.upstream)}[{c.upstream_subtask}]")
         for c in channels_to_draw(subtask)

@@ -13,7 +13,7 @@ from ftdash.formats import UNKNOWN, count, duration, percent, plural, size
 from ftdash.ui.figures.style import Figure, Json, axis, escaped, layout
 
 CELLS_MAX = 64
-"""In a row: five pixels each on a phone."""
+"""The most cells in a row; on a phone, each is five pixels wide."""
 
 ROW_PX, LONE_ROW_PX = 15, 26
 UNITS = {
@@ -25,12 +25,12 @@ UNITS = {
 """How a cell's value is written, by the page's script and here."""
 
 Bands = Mapping[str, Sequence[float | None]]
-"""Values by subtask for each operator, in topological order. None: not known."""
+"""Values by subtask for each operator, in topological order. None means not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What the colour of a cell says; `unit` is one of `UNITS`."""
+    """The figure that the colour of a cell shows; `unit` is one of `UNITS`."""
 
     label: str
     unit: str
@@ -42,7 +42,7 @@ class Measure:
 
 
 def chosen_measure(measures: Sequence[Measure], key: str | None) -> Measure:
-    """The first, if there is none of that name."""
+    """Returns the measure of that name, or the first if there is none."""
     return next((each for each in measures if each.key == key), measures[0])
 
 
@@ -108,7 +108,7 @@ def _layout(rows: list[Row], operators: int, width: int) -> Json:
 
 
 def heat_sentence(bands: Bands, measure: Measure, of_what: str) -> str:
-    """What the map shows, for people who cannot see it."""
+    """Says what the map shows, for people who cannot see it."""
     known = [
         (value, f"{uid}[{index}]")
         for uid, values in bands.items()

@@ -78,7 +78,7 @@ def running_again_marks(recoveries: list[RecoveryView]) -> Json:
 
 
 def steps(recovery: RecoveryView) -> str:
-    """Its duration, and that of each phase."""
+    """Writes the duration of the recovery, and that of each phase."""
     phases = ", ".join(
         f"{p.phase.replace('_', ' ')} {duration(p.duration_ms)}" for p in recovery.phases
     )
@@ -109,15 +109,18 @@ def rewind_marks(shown: RecoveryAxis) -> Json:
 
 
 def rewind_spans(shown: RecoveryAxis) -> Json:
-    """From each failure back to the point that the recovery started from."""
+    """Draws a line from each failure back to the point that the recovery started from."""
     found = rewinds(shown)[-POINTS_MAX // 3 :]
     times = [t for r, to in found for t in (moment(r.started_at), moment(to), None)]
     return span("rewind", "rewinds", times, width=3, color="@series-2", dash="dot")
 
 
 def rewinds(shown: RecoveryAxis) -> list[tuple[RecoveryView, datetime]]:
-    """To the beginning if there was no point; without those whose point is not on the axis, and
-    those that ended before they had chosen one."""
+    """Pairs each recovery with the time it went back to: the beginning, if there was no point.
+
+    Leaves out recoveries whose point is not on the axis, and those that ended before they had
+    chosen one.
+    """
     completed = {point.checkpoint_id: point.at for point in shown.points}
     ends = [
         (
@@ -156,7 +159,7 @@ def marks(
 
 
 def recovery_spans(recoveries: list[RecoveryView]) -> Json:
-    """One line from failure to running for each recovery; None separates two of them."""
+    """Draws a line from failure to running for each recovery; None separates two of them."""
     finished = [r for r in recoveries if r.running_at is not None][-POINTS_MAX // 3 :]
     times = [t for r in finished for t in (moment(r.started_at), moment(r.running_at), None)]
     return span("recovering", "recovery", times, width=9, color="@phase-align", dash="solid")

@@ -1,4 +1,4 @@
-"""What all figures share, and the small charts of a run's reports: throughput and memory.
+"""The parts that all figures share, and the small charts of a run: throughput and memory.
 
 Figures share layout, axes, patterns, and the form of times and texts. The small charts have one
 value per second.
@@ -61,7 +61,7 @@ def legend() -> Json:
 
 
 def short_legend(entry_px: int) -> Json:
-    """For short names: several fit in a row, even on a phone."""
+    """A legend for short names: several fit in a row, even on a phone."""
     return {**legend(), "entrywidth": entry_px, "entrywidthmode": "pixels"}
 
 
@@ -80,7 +80,7 @@ def axis(**more: object) -> Json:
 def time_axis(**more: object) -> Json:
     """The page's script fills in its ticks and title, because it knows the viewer's zone.
 
-    They reserve no space at the sides: a range with marks in it follows from the width.
+    The ticks reserve no space at the sides: a range with marks in it depends on the width.
     """
     return axis(
         type="date",
@@ -103,12 +103,12 @@ def pattern_of(shape: str) -> Json:
 
 
 def moment(at: datetime | None) -> int | None:
-    """The page's script passes it to Plotly, and converts it to the viewer's clock."""
+    """Milliseconds since 1970, which the page's script passes to Plotly in the viewer's clock."""
     return None if at is None else epoch_ms(at)
 
 
 def in_both_zones(written: str) -> str:
-    """For a hover template: the time in the viewer's zone, followed by UTC."""
+    """Writes the time for a hover template: in the viewer's zone, followed by UTC."""
     return f"%{{text|{written}}} (%{{x|{written}}} UTC)"
 
 
@@ -144,8 +144,10 @@ MEAN_OVER = timedelta(seconds=10)
 
 
 def means_of(samples: list[SamplePoint]) -> list[float]:
-    """Of the rates of the last ten seconds, at each sample: one second alone jumps between nothing
-    and a whole batch."""
+    """Returns the mean rate of the last ten seconds at each sample.
+
+    The rate of one second alone jumps between nothing and a whole batch.
+    """
     means, first = [], 0
     for index, sample in enumerate(samples):
         while samples[first].at <= sample.at - MEAN_OVER:
@@ -202,7 +204,7 @@ def line(
     values: list[float],
     hovers: list[str],
 ) -> Json:
-    """Broken wherever the run was silent, because a line would claim unmeasured values."""
+    """Breaks the line wherever the run was silent, because it would claim unmeasured values."""
     points: list[tuple[int | None, float | None, str]] = [
         (moment(s.at), v, h) for s, v, h in zip(samples, values, hovers, strict=True)
     ]

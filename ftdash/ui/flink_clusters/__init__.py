@@ -1,1 +1,1 @@
-"""Pages of Flink clusters that are watched."""
+"""Pages of watched Flink clusters."""

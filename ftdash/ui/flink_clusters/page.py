@@ -1,7 +1,7 @@
-"""The pages of watched Flink clusters: a cluster, a job, a checkpoint, all points, what is asked.
+"""The pages of watched Flink clusters: a cluster, a job, a checkpoint, all points, and actions.
 
-They read rows alone. A worker asks the clusters; so the pages say when each was last heard, and are
-the same after its death. The pages of a cluster and of a job are live.
+They only read rows. A worker asks the clusters, so the pages say when each cluster last answered,
+and stay the same after its death. The pages of a cluster and of a job are live.
 """
 
 from collections.abc import Mapping
@@ -54,15 +54,15 @@ from pipelines.domain.errors import Rejected, Retryable
 CHECKPOINTS_PER_PAGE = 25
 CHECKPOINT_ID_MAX = 2**63 - 1
 CHARTS = 3
-"""Duration, alignment and sizes; Flink does not measure what is held back."""
+"""Duration, alignment and sizes; Flink does not measure how much is held back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     cluster: ClusterBrief
     jobs: list[ShownJob]
-    incidents: list[WatchedIncidentView]  # that are open, and not said as its problem
-    silence: SilenceView | None  # the messages about it and its jobs are held back
+    incidents: list[WatchedIncidentView]  # open ones; its `problem` tells if it is silent
+    silence: SilenceView | None  # holds back the messages about it and its jobs
     seen: Observation
 
     @property
@@ -78,7 +78,7 @@ class ClusterView:
 class JobView:
     detail: JobDetail
     charts: list[tuple[str, Chart]]
-    incidents: list[WatchedIncidentView]  # that are open
+    incidents: list[WatchedIncidentView]  # open ones
     seen: Observation
 
     @property
@@ -182,7 +182,7 @@ def checkpoint_regions(
 
 
 def checkpoint_view(name: str, jid: str, checkpoint_id: int) -> CheckpointView:
-    """Raises Http404 if it is not known."""
+    """Raises Http404 if the checkpoint is not known."""
     known = checkpoint_id <= CHECKPOINT_ID_MAX
     detail = queries.checkpoint(name, jid, checkpoint_id) if known else None
     if detail is None:
@@ -217,7 +217,7 @@ class WatchForm(ReasonedForm):
     field_order = ("name", "address", "header", "reason")
 
     def place(self) -> Place:
-        """Raises Rejected."""
+        """Raises Rejected if the header is malformed."""
         header_name, header_value = parsed_header(self.cleaned_data["header"])
         return Place(
             address=self.cleaned_data["address"],
@@ -319,7 +319,7 @@ class CancelForm(ReasonedForm):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a page may ask of a job: its words, and its form."""
+    """An action that a page may ask of a job: its words, and its form."""
 
     kind: FlinkActionKind
     title: str
@@ -370,7 +370,7 @@ OFFERS: Mapping[str, Offer] = {
 @require_http_methods(["GET", "POST"])
 @permission_required("jobs.operate", raise_exception=True)
 def ask(request: HttpRequest, name: str, jid: str, action: str) -> HttpResponse:
-    """The form of an action; a refusal is shown in it, with everything that was typed."""
+    """Shows the form of an action; after a refusal, with everything that the person typed."""
     found, offer = queries.job(name, jid), OFFERS.get(action)
     if found is None or offer is None:
         raise Http404("There is no such job, or nothing of that name to ask of it.")
@@ -390,7 +390,7 @@ def ask(request: HttpRequest, name: str, jid: str, action: str) -> HttpResponse:
 
 
 def existing(name: str) -> ClusterBrief:
-    """Raises Http404."""
+    """Raises Http404 if no cluster of that name is watched."""
     found = queries.cluster(name)
     if found is None:
         raise Http404(f"There is no watched Flink cluster named {name}.")
@@ -403,7 +403,7 @@ PATH_LENGTH_MAX = 1_000
 
 
 class PointsForm(forms.Form):
-    """An invalid field is shown with its error, and does not filter anything."""
+    """The form shows an invalid field with its error, and does not filter by it."""
 
     job = forms.ChoiceField(required=False)
     kind = forms.ChoiceField(
@@ -460,7 +460,7 @@ def points(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _neighbours(request: HttpRequest, found: Catalogue) -> dict[str, str]:
-    """The addresses of the pages beside this one, with the filter; empty: there is none."""
+    """Returns the addresses of the pages next to this one, with the filter; empty if none."""
     return {
         "newer": _address(request, found.page - 1) if found.page > 1 else "",
         "older": _address(request, found.page + 1) if found.page < found.pages else "",

@@ -1,7 +1,7 @@
 """The pages of game days: the score, those under way, one game day, and the form for a new one.
 
 Everyone may see the results; starting one takes the admin role. A game day under way is a row, so
-you can leave and find it again. Its findings so far are shown in sentences.
+you can leave and find it again. The page shows its findings so far in sentences.
 """
 
 from collections.abc import Iterator
@@ -163,7 +163,7 @@ HELP = {
 class GameDaysPage:
     seen: Observation
     game_days: GameDays
-    pipeline: str | None  # None: all of them
+    pipeline: str | None  # None means all of them
     candidates: list[Candidate]
 
     @property
@@ -245,7 +245,7 @@ def game_days_page(name: str | None) -> GameDaysPage:
 
 
 def game_day_page(key: int) -> GameDayPage:
-    """Raises Http404 if it does not exist."""
+    """Raises Http404 if the game day does not exist."""
     day = queries.game_day(key)
     if day is None:
         raise Http404(f"There is no game day {key}.")
@@ -300,7 +300,7 @@ def _pipeline(name: str) -> PipelinePage:
 
 
 def _started(request: HttpRequest, page: PipelinePage, form: GameDayForm) -> int | None:
-    """A refusal is left in the form."""
+    """Returns the game day's key, or None after a refusal, which the form shows."""
     values = form.cleaned_data
     try:
         return services.start_game_day(

@@ -29,7 +29,7 @@ AUDITS_LISTED = 10
 @dataclass(frozen=True, slots=True)
 class GuaranteeView:
     page: PipelinePage
-    data_at: datetime | None  # the age of what is shown
+    data_at: datetime | None  # the time of the data shown
     ledger: Ledger
     audits: list[AuditView]  # newest first
 
@@ -39,7 +39,7 @@ class GuaranteeView:
 
     @property
     def last_found(self) -> AuditView | None:
-        """The newest one that has ended with a report."""
+        """The newest audit that has ended with a report."""
         return next((each for each in self.audits if each.report is not None), None)
 
 

@@ -26,7 +26,7 @@ from pipelines.domain.errors import Rejected
 PER_PAGE = 25
 LINES_MAX = 200
 BEFORE = timedelta(minutes=1)
-"""What led to an incident is often in the log before its first sign."""
+"""The cause of an incident is often in the log before its first sign."""
 
 _LABELS = {
     Place.RESTORE: "Failures, and which point to restore",
@@ -95,7 +95,7 @@ def add_note(request: HttpRequest, key: int) -> HttpResponse:
 
 
 def address_of(advice: Advice, pipeline: str) -> str:
-    """Where the next step is taken; empty: it is not a page of the dashboard."""
+    """Returns the address for the next step; empty if that is not a page of the dashboard."""
     return reverse(advice.place.value, args=[pipeline]) if advice.place else ""
 
 
@@ -110,7 +110,7 @@ def _list_context(request: HttpRequest) -> dict[str, object]:
 
 
 def _context(key: int) -> dict[str, object]:
-    """Raises Http404."""
+    """Raises Http404 if the incident does not exist."""
     found = queries.incident(key)
     if found is None:
         raise Http404(f"There is no incident {key}.")
@@ -126,7 +126,7 @@ def _context(key: int) -> dict[str, object]:
 
 
 def _lines(found: IncidentView) -> list[object]:
-    """What the log of events has about it, oldest first."""
+    """Returns the lines of the event log about the incident, oldest first."""
     until = (found.closed_at or timezone.now()) + timedelta(seconds=1)
     asked = Asked(pipeline=found.pipeline, since=found.opened_at - BEFORE, until=until)
     return list(reversed(log_page(asked, None, LINES_MAX).lines))

@@ -35,7 +35,7 @@ LATENCIES = (
     ("latency_p50_ms", "p50", "@series-1", ""),
     ("latency_p99_ms", "p99", "@series-2", "/"),
 )
-"""Field of the run with faults, name, colour, pattern."""
+"""For each bar: field of the run with faults, name, colour, pattern."""
 
 
 def lab_latency(report: LabReport | None) -> Figure | None:
@@ -83,7 +83,7 @@ def _trace(
     pattern: str,
     written: str,
 ) -> Json:
-    """Leaves out missing values instead of drawing zero, which a logarithmic axis lacks."""
+    """Leaves out missing values instead of drawing zero, which a logarithmic axis cannot show."""
     drawn = [
         (escaped(mode.mode), value) for mode, value in zip(modes, values, strict=True) if value
     ]
@@ -198,7 +198,7 @@ def start_lab(request: HttpRequest) -> HttpResponse:
 
 
 def _has_started(request: HttpRequest, form: LabForm) -> bool:
-    """A refusal is left in the form."""
+    """Returns True if the lab was requested; otherwise the form shows the refusal."""
     who, why = request.user.get_username(), form.cleaned_data["reason"]
     try:
         services.start_lab(form.options(), requester=who, reason=why)

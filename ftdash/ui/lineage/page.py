@@ -24,7 +24,7 @@ INDENTS_MAX = 8
 @dataclass(frozen=True, slots=True)
 class LineageRow:
     run: LineageRun
-    parent: LineageRun | None  # None: it has none, or its parent is not shown
+    parent: LineageRun | None  # None if it has none, or its parent is not shown
 
     @property
     def branch(self) -> str:
@@ -38,7 +38,7 @@ class LineageRow:
 
     @property
     def kept(self) -> list[LineagePoint]:
-        """Newest first: the points from which a run can be restored."""
+        """The points from which a run can be restored, newest first."""
         return [point for point in reversed(self.run.points) if point.is_available]
 
     @property
@@ -88,7 +88,7 @@ def lineage_view(name: str) -> LineageView:
 
 
 def sentence(shown: PipelinePage, runs: dict[str, LineageRun]) -> str:
-    """Says on what the output of the newest run rests."""
+    """Says what the output of the newest run is based on."""
     newest = runs.get(shown.run.run_id) if shown.run else None
     if newest is None:
         return "This pipeline has not been started yet."

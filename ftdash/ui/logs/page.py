@@ -1,6 +1,6 @@
-"""The page of a pipeline's logs: what driver, slots and the author's code said, filtered.
+"""The page of a pipeline's logs: lines of the driver, the slots and the author's code, filtered.
 
-It follows the newest lines. A link of a line shows that line among its neighbours, and stays.
+It follows the newest lines. A link to a line shows that line among its neighbours, and stays there.
 """
 
 from dataclasses import dataclass

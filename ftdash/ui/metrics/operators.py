@@ -1,4 +1,4 @@
-"""The operators of a run in rows and in charts, and which of them holds the run up. Pure.
+"""The operators of a run in rows and in charts, and the one that holds the run up. Pure.
 
 A row has means, sums and least values of the operator's subtasks; a chart has a line per operator.
 Backpressure shows upstream of its cause. The cause is the busiest subtask among those that get the
@@ -68,7 +68,7 @@ class OperatorRow:
     watermark_at: datetime | None
     subtasks: list[SubtaskRow]
     pending_records: int | None  # for a source: waiting to be read
-    queued_ms: int | None  # of the subtask that takes longest to consume what is queued
+    queued_ms: int | None  # of the subtask that needs longest to consume its queue
     window_bytes: int | None  # of the channel that may hold most
 
     @property
@@ -77,7 +77,7 @@ class OperatorRow:
 
 
 def operator_rows(vertices: list[VertexView], loads: RunLoads | None) -> list[OperatorRow]:
-    """In topological order; only those that have reported."""
+    """Returns the rows of operators that have reported, in topological order."""
     reported = by_vertex(loads.subtasks) if loads else {}
     return [
         _row(vertex, sorted(reported[vertex.uid], key=lambda load: load.subtask))
@@ -87,7 +87,7 @@ def operator_rows(vertices: list[VertexView], loads: RunLoads | None) -> list[Op
 
 
 def is_past(run: RunView | None, loads: RunLoads | None) -> bool:
-    """True if the shown values are former ones: the present ones are unknown, or nothing runs."""
+    """True if the values shown are old: the current ones are unknown, or nothing runs."""
     if run is None or loads is None:
         return False
     return run.state is not ShownState.RUNNING or loads.attempt != run.attempt
@@ -140,7 +140,7 @@ class Bottleneck:
 
     @property
     def is_busy(self) -> bool:
-        """False: it waits too, for something that is not an operator."""
+        """False if it waits too, for something that is not an operator."""
         return self.row.busiest.busy_ratio >= BUSY_FROM
 
     @property
@@ -149,7 +149,7 @@ class Bottleneck:
 
 
 def bottleneck(rows: list[OperatorRow], vertices: list[VertexView]) -> Bottleneck | None:
-    """`rows` are in topological order. None: nothing is backpressured."""
+    """`rows` are in topological order. Returns None if nothing is backpressured."""
     inputs = {vertex.uid: vertex.inputs for vertex in vertices}
     held_up = [row for row in rows if row.backpressured_ratio >= BACKPRESSURED_FROM]
     for row in reversed(held_up):  # operators after the last of them are not held up
@@ -278,7 +278,7 @@ def _drawn(name: str, index: int, moments: list[VertexMoment], measured: Measure
 def line(
     name: str, index: int, times: list[datetime], values: list[tuple[Value, str]]
 ) -> Json | None:
-    """Broken where the run was silent; None if fewer than two values are known."""
+    """Breaks the line where the run was silent. Returns None if fewer than two values are known."""
     if sum(value is not None for value, _ in values) < LINE_POINTS_MIN:
         return None
     points: list[tuple[int | None, Value, str]] = [
@@ -304,11 +304,11 @@ def line(
 
 
 def silence_of(times: list[datetime]) -> timedelta:
-    """In decimated samples, the usual distance is longer than a second."""
+    """Returns the gap that counts as silence: decimated samples are more than a second apart."""
     gaps = [(b - a).total_seconds() for a, b in pairwise(times)]
     return max(SILENCE, timedelta(seconds=3 * median(gaps)))
 
 
 def template(name: str) -> str:
-    """In a hover template, Plotly replaces `%{}` expressions."""
+    """Breaks up `%{}` expressions, which Plotly would replace in a hover template."""
     return escaped(name).replace("%{", "% {")

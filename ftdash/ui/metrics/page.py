@@ -31,7 +31,7 @@ from ftdash.ui.pipelines.page import data_at
 TREND_ROWS_MAX = 30
 SUBTASKS_LISTED = 80
 PASTS_MAX = 16
-"""How many runs' charts are kept, each until the run's next sample."""
+"""The number of runs whose charts are kept, each until the run's next sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class MetricsView:
 
     @property
     def subtasks_listed(self) -> list[SubtaskRow]:
-        """All of them in their order, or the busiest; the pipeline's page maps all."""
+        """All subtasks in their order, or the busiest; the pipeline's page has a map of all."""
         found = [subtask for row in self.rows for subtask in row.subtasks]
         if len(found) <= SUBTASKS_LISTED:
             return found
@@ -114,7 +114,7 @@ def metrics_view(name: str) -> MetricsView:
 
 @lru_cache(maxsize=PASTS_MAX)
 def past_of(run_id: str, newest_at: datetime, attempt: int, uids: tuple[str, ...]) -> Past:
-    """Drawn once per sample for all viewers, because it is most of the page's cost.
+    """Draws the past once per sample for all viewers, because it is most of the page's cost.
 
     `newest_at` and `attempt` are those of the newest sample, and identify the past.
     """

@@ -1,7 +1,7 @@
 """The metrics of authors' functions: a row and a panel of the chart for each. Pure.
 
-A panel has lines for the sum, the least and the greatest value over the subtasks. Of a histogram it
-has the least and the greatest value and the 95th percentile.
+A panel has lines for the sum, the least and the greatest value over the subtasks. For a histogram,
+it has lines for the least and the greatest value and the 95th percentile.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ PANELS_MAX = 12
 """Panels of the chart; the table has every metric."""
 PANEL_PX = 130
 _SHARE = 0.72
-"""Of a panel's height; its name stands in the rest."""
+"""The share of a panel's height that the lines take; its name is in the rest."""
 
 Measured = Callable[[MetricTotals], float | None]
 _LINES: dict[str, Measured] = {
@@ -44,7 +44,7 @@ class MetricRow:
 
     @property
     def problems(self) -> list[str]:
-        """Each once: why a subtask does not know the value."""
+        """The reasons why subtasks do not know the value, each once."""
         return list(dict.fromkeys(each.problem for _, each in self.subtasks if each.problem))
 
 
@@ -55,7 +55,7 @@ class MetricTrendRow:
 
 
 def metric_rows(loads: RunLoads | None) -> list[MetricRow]:
-    """In the order in which subtasks report them."""
+    """Returns the metrics in the order in which subtasks report them."""
     subtasks = loads.subtasks if loads else []
     reported = [(load.subtask, metric) for load in subtasks for metric in load.metrics]
     return [
@@ -65,7 +65,10 @@ def metric_rows(loads: RunLoads | None) -> list[MetricRow]:
 
 
 def past_metrics(trends: dict[str, list[VertexMoment]]) -> Past:
-    """Oldest first. An operator belongs to one vertex, so each moment has a metric once."""
+    """Collects the values of each metric, oldest first.
+
+    An operator belongs to one vertex, so each moment has a metric once.
+    """
     found: Past = {}
     for moments in trends.values():
         for each in moments:
@@ -75,7 +78,7 @@ def past_metrics(trends: dict[str, list[VertexMoment]]) -> Past:
 
 
 def trend_rows(past: Past, limit: int) -> list[MetricTrendRow]:
-    """The newest moments, newest first."""
+    """Returns rows of the newest moments, newest first."""
     by_time: dict[datetime, list[tuple[MetricKey, MetricTotals]]] = {}
     for key, moments in past.items():
         for at, values in moments[-limit:]:
@@ -84,7 +87,7 @@ def trend_rows(past: Past, limit: int) -> list[MetricTrendRow]:
 
 
 def figure(past: Past) -> Figure | None:
-    """One panel below the other, with the time in common; None if too few moments are known."""
+    """Draws panels below each other with one time axis; None if too few moments are known."""
     panels = [drawn for key in past if (drawn := _panel(key, past[key]))][:PANELS_MAX]
     if not panels:
         return None
@@ -127,7 +130,7 @@ def _panel(
 
 
 def _name(key: MetricKey, index: int, count: int) -> Json:
-    """Above the panel."""
+    """The name above a panel."""
     return {
         "text": f"{escaped(key.operator)}: {escaped(key.name)}",
         "showarrow": False,

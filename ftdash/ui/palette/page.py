@@ -1,8 +1,8 @@
 """The results of the command palette, as a part of any page.
 
-A person types words; what has all of them in its name is found: places, pipelines with their pages,
-checkpoints by number, and actions. Actions are found by people who may act. Each result is a link,
-and the server checks the right again at its address.
+A person types words. The palette finds everything with all of them in its name: places, pipelines
+with their pages, checkpoints by number, and actions. Only people who may act find actions. Each
+result is a link, and the server checks the right again at its address.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ from ftdash.ui.actions.page import ACTIONS
 
 RESULTS_MAX = 12
 PIPELINES_MAX = 6
-"""Whose pages, checkpoints and actions are looked through."""
+"""The most pipelines whose pages, checkpoints and actions are searched."""
 
 PLACES = {
     "All pipelines": "fleet",
@@ -49,7 +49,7 @@ PAGES = {
 @dataclass(frozen=True, slots=True)
 class Result:
     text: str
-    kind: str  # what choosing it does, in a word or two
+    kind: str  # what it leads to, in a word
     address: str
 
 
@@ -62,7 +62,7 @@ def palette(request: HttpRequest) -> HttpResponse:
 
 
 def results(wanted: list[str], *, may_act: bool) -> list[Result]:
-    """The best first; without words, the places."""
+    """Returns the best results first; without words, the places."""
     names = queries.pipeline_names() if wanted else []
     numbers = [int(word) for word in wanted if word.isdecimal() and len(word) < 19]
     words = [word for word in wanted if not word.isdecimal()]
@@ -93,7 +93,7 @@ def _places(may_act: bool) -> Iterator[Result]:
 def _of_pipelines(
     wanted: list[str], words: list[str], numbers: list[int], names: list[str], may_act: bool
 ) -> Iterator[Result]:
-    """Pipelines first, then the checkpoints of that number, then their pages, then actions."""
+    """Yields pipelines, then the checkpoints of that number, then their pages, then actions."""
     yield from _having(wanted, (_page(name, "", "pipeline") for name in names))
     for number in numbers:
         for name in names:
@@ -117,7 +117,7 @@ def _checkpoint(name: str, number: int) -> Iterator[Result]:
 
 
 def _actions(name: str) -> Iterator[Result]:
-    """Whether it is possible now, and with what consequence, its own page says."""
+    """The page of an action says if it is possible now, and what its consequence is."""
     for slug, form in ACTIONS.items():
         if form.is_button:
             yield Result(f"{name}: {form.button}", "action", reverse("act", args=[name, slug]))

@@ -1,6 +1,6 @@
 """The dataflow of a run as a drawing: a box for each operator, an arrow for each edge. Pure.
 
-The vertices stand in columns from the sources on, with few crossings. An edge across several
+The vertices are in columns that begin with the sources, with few crossings. An edge across several
 columns gets a free place in each, so that no edge goes through a vertex. The template draws them in
 SVG attributes, because the pages allow no inline styles.
 
@@ -24,7 +24,7 @@ from ftdash.ui.metrics.operators import (
 )
 
 Stop = tuple[str, ...]
-"""`(uid,)`: a vertex. `(source, target, column)`: where an edge passes a column."""
+"""`(uid,)` is a vertex; `(source, target, column)` is the place where an edge passes a column."""
 
 SWEEPS = 3
 
@@ -109,7 +109,7 @@ PADDING = 12
 
 
 HEAT_CELLS_MAX = 48
-"""In a box; of more subtasks, a cell shows the busiest of its neighbours."""
+"""The most cells in a box; with more subtasks, a cell shows the busiest of some neighbours."""
 
 HEAT_LEVELS = 5
 
@@ -124,7 +124,7 @@ class HeatCell:
 
 
 def heat_cells(busy: Sequence[float], width: float) -> list[HeatCell]:
-    """Of one operator's subtasks, by index; `width` is that of all cells, in pixels."""
+    """Draws one operator's subtasks by index; `width` is that of all cells, in pixels."""
     if not busy:
         return []
     each = -(-len(busy) // HEAT_CELLS_MAX)
@@ -141,7 +141,7 @@ def heat_cells(busy: Sequence[float], width: float) -> list[HeatCell]:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """`row` None: none of its subtasks has reported."""
+    """`row` None means that none of its subtasks has reported."""
 
     vertex: VertexView
     subtask_count: int
@@ -160,7 +160,7 @@ class Box:
 
     @property
     def heat(self) -> list[HeatCell]:
-        """How busy each subtask is; empty where the bar says it all."""
+        """How busy each subtask is; empty where the bar shows it already."""
         busy = [each.load.busy_ratio for each in self.row.subtasks] if self.row else []
         return heat_cells(busy, self.bar_width) if len(busy) > 1 else []
 
@@ -187,7 +187,7 @@ class Arrow:
 class Dataflow:
     sentence: str
     at: datetime | None  # when the loads were reported
-    is_past: bool  # they are former loads; the present ones are unknown, or nothing runs
+    is_past: bool  # the loads are old: the current ones are unknown, or nothing runs
     width: int
     height: int
     boxes: list[Box]  # in topological order
@@ -276,7 +276,7 @@ def _arrow(
     corners: dict[Stop, tuple[float, float]],
     held_up: set[str],
 ) -> Arrow:
-    """A curve across each gap, and a straight line past each column."""
+    """Draws a curve across each gap, and a straight line past each column."""
     middles = [(corners[stop][0], corners[stop][1] + BOX_HEIGHT / 2) for stop in route]
     x, y = middles[0][0] + BOX_WIDTH, middles[0][1]
     path = [f"M{x:g} {y:g}"]

@@ -1,11 +1,11 @@
 """The page of all pipelines: what needs attention, one line per cause, and the chosen rows.
 
-A person saves what they find, filter, group and sort by as a view: the query of the page's address
-under a name. Only that person sees and changes it, and it needs no role. One view may be the
-default, with which the page begins when its address has no choice.
+A person saves a search with its filters, grouping and order as a view: the query of the page's
+address under a name. Only that person sees and changes it, and it needs no role. One view may be
+the default, which the page shows when its address has no choice.
 
-The address keeps every choice, so that a link shows a colleague the same rows. The labels that
-pipelines are grouped by are texts that people give them, on a form of its own.
+The address keeps every choice, so that a link shows a colleague the same rows. Labels, which can
+group pipelines, are texts that people give them on a form of its own.
 """
 
 import re
@@ -42,7 +42,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.texts import LABEL_LENGTH_MAX
 
 ROWS_MAX = 50
-"""On one page: as many as a person reads; a search finds the others."""
+"""The most rows on a page: as many as a person reads. A search finds the others."""
 
 LABELS_MAX = 10
 UNLABELLED = "without a label"
@@ -92,22 +92,22 @@ def _duration_ms(each: PipelineSummary) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """`choice` is the order that choosing it leads to; None: back to the most pressing first."""
+    """`choice` is the order that choosing it leads to; None means the most pressing first."""
 
     label: str
     key: str
-    direction: str  # in ARIA's words; empty: not ordered by it
+    direction: str  # in ARIA's words; empty if it does not order the rows
     choice: str | None
     is_number: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A part of the rows under one heading; an empty name: they are not grouped."""
+    """A part of the rows under one heading; the name is empty if they are not grouped."""
 
     name: str
     count: int  # on all pages
-    waiting: int  # of them, those that need attention
+    waiting: int  # those among them that need attention
     rows: list[PipelineSummary]  # on this page
 
 
@@ -157,7 +157,7 @@ class FleetForm(forms.Form):
         self.fields[field] = widget
 
     def given(self, field: str) -> str:
-        """Empty where the address says what the form does not know."""
+        """Returns the choice; empty if the form does not know the address's value."""
         return str(self.cleaned_data.get(field) or "")
 
     @property
@@ -168,8 +168,11 @@ class FleetForm(forms.Form):
 def fleet_rows(
     fleet: Fleet, form: FleetForm, order: str, page: int, having_incidents: Collection[str]
 ) -> FleetRows:
-    """`order` is a key of `ORDERS`, with `-` for the greatest first; else the most pressing first.
-    A page beyond the last is the last."""
+    """Selects, sorts and groups the rows of one page; a page beyond the last gives the last page.
+
+    `order` is a key of `ORDERS`, with `-` for the greatest first; otherwise the most pressing
+    come first.
+    """
 
     def waits(each: PipelineSummary) -> bool:
         return each.concern is not Concern.NONE or each.name in having_incidents
@@ -213,7 +216,7 @@ def fleet_rows(
 def _sorted(
     rows: list[PipelineSummary], order: str, waits: Callable[[PipelineSummary], bool]
 ) -> list[PipelineSummary]:
-    """What is not known comes last, in either direction."""
+    """Sorts the rows; unknown values come last, in either direction."""
     by = next((each for each in ORDERS if each.key == order.removeprefix("-")), None)
     if by is None:
         return sorted(rows, key=lambda each: not waits(each))  # stable: by concern, then by name
@@ -223,7 +226,7 @@ def _sorted(
 
 
 def _grouped(rows: list[PipelineSummary], by: str) -> dict[str, list[PipelineSummary]]:
-    """In alphabetical order; a pipeline with several labels stands under each."""
+    """Groups rows in alphabetical order; a pipeline with several labels is in the group of each."""
     if by not in GROUPS:
         return {"": rows}
     found: dict[str, list[PipelineSummary]] = {}
@@ -247,7 +250,7 @@ NUMBERS = {"checkpoint", "output", "throughput", "backpressure", "restarts", "re
 
 
 def _heading(by: Order, order: str) -> Heading:
-    """Choosing one leads to the greatest first, then to the least, then back."""
+    """Choosing a heading leads to the greatest first, then to the least, then back."""
     is_number = by.key in NUMBERS
     if order == f"-{by.key}":
         return Heading(by.label, by.key, "descending", by.key, is_number)
@@ -278,7 +281,7 @@ class LabelsForm(forms.Form):
 
 NUMBER = re.compile(r"\d[\d.,:]*( (ms|s|min|h|d)\b)?( \d+ (s|min|h)\b)?")
 CHOICES = ("q", "label", "state", "group", "sort")
-"""What a view keeps; the page of a long list it does not."""
+"""The choices that a view keeps; it does not keep the page of a long list."""
 
 
 @require_GET
@@ -321,7 +324,7 @@ def fleet_context(query: QueryDict) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class SharedIncident:
-    """Pipelines that have the same trouble for the same reason are one line."""
+    """One line for pipelines that have the same trouble for the same reason."""
 
     first: IncidentView
     others: list[IncidentView]
@@ -332,7 +335,7 @@ class SharedIncident:
 
 
 def incidents_by_cause(found: list[IncidentView]) -> list[SharedIncident]:
-    """In the order of the first of each cause; what differs in numbers only is the same."""
+    """Groups incidents, in order, whose causes and texts differ at most in numbers."""
     shared: dict[tuple[str, str, str], SharedIncident] = {}
     for each in found:
         key = (each.cause.value, each.advice.title, same_words(each.text))
@@ -344,13 +347,13 @@ def incidents_by_cause(found: list[IncidentView]) -> list[SharedIncident]:
 
 
 def same_words(text: str) -> str:
-    """Ages and counts differ from one pipeline to the next, the cause does not."""
+    """Replaces numbers: ages and counts differ between pipelines, but the cause does not."""
     return NUMBER.sub("#", text)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedConcern:
-    """What holds for several pipelines in the same words is said once."""
+    """A concern that several pipelines have in the same words, said once."""
 
     text: str
     concern: Concern
@@ -358,7 +361,7 @@ class SharedConcern:
 
 
 def concerns_of(shown: Fleet, having_incidents: Collection[str]) -> list[SharedConcern]:
-    """Of the pipelines without an incident, the most pressing first."""
+    """Returns the concerns of pipelines without an incident, the most pressing first."""
     found: dict[tuple[Concern, str], SharedConcern] = {}
     for each in shown.pipelines:
         if each.attention and each.name not in having_incidents:
@@ -372,7 +375,7 @@ def concerns_of(shown: Fleet, having_incidents: Collection[str]) -> list[SharedC
 @require_http_methods(["GET", "POST"])
 @never_cache
 def labels(request: HttpRequest, name: str) -> HttpResponse:
-    """The form of what a pipeline is grouped by."""
+    """The form for the labels of a pipeline."""
     given = queries.pipeline_labels(name)
     if given is None:
         raise Http404(f"There is no pipeline named {name}.")
@@ -390,7 +393,7 @@ class ViewForm(forms.Form):
 
 
 def query_of(given: QueryDict) -> str:
-    """The choices alone, in one order, so that equal choices are one view."""
+    """Keeps only the choices, in one order, so that equal choices are one view."""
     kept = QueryDict(mutable=True)
     for name in CHOICES:
         if value := given.get(name):
@@ -399,7 +402,7 @@ def query_of(given: QueryDict) -> str:
 
 
 def begins_with(request: HttpRequest) -> ViewOfFleet | None:
-    """The default view of the person, if the address leaves open what to show."""
+    """Returns the person's default view, if the address has no query."""
     if request.GET:
         return None
     own = account_queries.saved_views(request.user.get_username())
@@ -407,7 +410,7 @@ def begins_with(request: HttpRequest) -> ViewOfFleet | None:
 
 
 def views_of_person(request: HttpRequest) -> dict[str, object]:
-    """For the page of all pipelines; not for its regions, which people share."""
+    """Context for the page of all pipelines, but not for its regions, which people share."""
     own, now = account_queries.saved_views(request.user.get_username()), query_of(request.GET)
     return {
         "views": own,

@@ -2,7 +2,7 @@
 
 The address chooses the run, the checkpoint whose timeline is drawn, and the page of the history;
 without a choice the page follows the newest. All regions of one refresh come from one read, so that
-the numbers on a page belong together. Decides nothing: the queries supply what is shown.
+the numbers on a page belong together. The pages decide nothing: the queries supply all they show.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ from pipelines.domain.commands import Needs, RestorePipeline
 from pipelines.domain.status import RecoveryPhase
 
 LISTED_MAX = 20
-"""In the table at once; the next page has the next. Up to so many per operator need no map."""
+"""The most rows on a page of the table. Operators with no more than this need no map."""
 
 Value = Callable[[SubtaskView], float | None]
 
@@ -76,7 +76,7 @@ LOAD_MEASURES = list(_VALUES)
 
 @dataclass(frozen=True, slots=True)
 class SubtaskLoads:
-    """`run` None: the pipeline never ran."""
+    """`run` None means that the pipeline never ran."""
 
     run: RunView | None
 
@@ -96,7 +96,7 @@ class SubtaskLoads:
         return -(-len(self.all) // LISTED_MAX) if self.is_wide else 1
 
     def listed(self, page: int) -> list[SubtaskView]:
-        """All of them in their order; of a wide run one page, from 1, the busiest first."""
+        """Returns all subtasks in order; for a wide run one page, from 1, the busiest first."""
         if not self.is_wide:
             return self.all
         first = LISTED_MAX * (min(page, self.pages) - 1)
@@ -241,7 +241,7 @@ class PipelineView:
     address: Address
     shown_run: RunBrief | None  # the one whose history is shown
     is_newest_run: bool
-    data_at: datetime | None  # the age of what is shown
+    data_at: datetime | None  # the time of the data shown
     history: CheckpointHistory | None
     timeline: AlignmentTimeline | None
     axis: RecoveryAxis | None
@@ -266,7 +266,7 @@ class PipelineView:
 
     @property
     def drawn_subtasks(self) -> list[SubtaskTimeline]:
-        """Those of the alignment chart."""
+        """The subtasks of the alignment chart."""
         return subtasks_to_draw(self.timeline.subtasks) if self.timeline else []
 
     @property
@@ -275,7 +275,7 @@ class PipelineView:
 
     @property
     def listed_subtasks(self) -> list[SubtaskView]:
-        """All of them, or one page of them, the busiest first."""
+        """All subtasks, or one page of them, the busiest first."""
         return self.subtasks.listed(self.rows_page)
 
     @property
@@ -284,7 +284,7 @@ class PipelineView:
 
     @property
     def slots_listed(self) -> list[SlotView]:
-        """All of them, or those with the most memory."""
+        """All slots, or those with the most memory."""
         found = self.page.run.slots if self.page.run else []
         if len(found) <= SLOTS_LISTED:
             return found
@@ -433,7 +433,7 @@ def pipeline_context(request: HttpRequest, name: str) -> dict[str, object]:
 
 
 def _versions() -> dict[str, str]:
-    """Of everything that has live pages."""
+    """Returns the versions of everything that has live pages."""
     return queries.versions() | watched_queries.versions() | flink_queries.versions()
 
 
@@ -444,6 +444,6 @@ async def event_stream(request: HttpRequest) -> StreamingHttpResponse:
     response = StreamingHttpResponse(
         events.messages(board), content_type="text/event-stream; charset=utf-8"
     )
-    response["Content-Encoding"] = "identity"  # compressed, messages would wait for the next ones
+    response["Content-Encoding"] = "identity"  # if compressed, messages would wait for later ones
     response["X-Accel-Buffering"] = "no"  # a buffering proxy would hold the messages back
     return response

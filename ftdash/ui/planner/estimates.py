@@ -1,7 +1,7 @@
 """Estimates losses, writes and a recovery, from measurements or from your own assumptions.
 
-Pure. In the form of assumptions an empty field means as measured. An estimate that lacks an input
-says which one. The advice is a sentence, with the important intervals and their losses.
+Pure. In the form of assumptions, an empty field means as measured. An estimate with a missing input
+says which one is missing. The advice is a sentence, with the important intervals and their losses.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def _field(label: str, help_text: str, least: float = 0.0) -> forms.FloatField:
 
 
 class PlannerForm(forms.Form):
-    """In people's usual units."""
+    """The assumptions, in people's usual units."""
 
     interval_s = _field("Interval, s", "From one checkpoint to the next.", 0.001)
     cost_ms = _field("Cost of a checkpoint, ms", "What it takes from the work.")
@@ -55,7 +55,7 @@ class PlannerForm(forms.Form):
 
 @dataclass(frozen=True, slots=True)
 class Presumed:
-    """Measured, or from the form. None: neither."""
+    """Values that were measured or come from the form; None means neither."""
 
     interval_ms: float | None
     cost_ms: float | None
@@ -240,7 +240,7 @@ class IntervalRow:
 
 
 def costs_of(given: Presumed, facts: PlanningFacts) -> Costs | None:
-    """None while the cost of a checkpoint or the failure rate is unknown."""
+    """Returns None while the cost of a checkpoint or the failure rate is unknown."""
     if given.cost_ms is None or not given.between_failures_ms:
         return None
     return Costs(given.cost_ms, given.between_failures_ms, mean_recovery_ms(facts))
@@ -302,7 +302,7 @@ def interval_rows(
 
 
 def share(ratio: float) -> str:
-    """Two digits, because it may be small."""
+    """Writes two digits, because the share may be small."""
     return f"{100 * ratio:.2g} %" if ratio < 1 else f"{count(100 * ratio)} %"
 
 

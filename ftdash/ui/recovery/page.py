@@ -47,7 +47,7 @@ _SEVERAL = {"late end of input": "late ends of input"}
 
 
 def median_durations(recoveries: Sequence[RecoveryView]) -> list[float | None]:
-    """The median of each of `PHASES` over the recoveries that reached it; None: none did."""
+    """The median of each of `PHASES` over the recoveries that reached it; None if none did."""
     columns = zip(*(durations_of(each) for each in recoveries), strict=True)
     medians = [_median([ms for ms in column if ms is not None]) for column in columns]
     return medians or [None] * len(PHASES)
@@ -58,14 +58,14 @@ def median_to_running_ms(recoveries: Sequence[RecoveryView]) -> float | None:
 
 
 def zombie_sentence(zombies: ZombiesView) -> str:
-    """`2 late commits of attempt 3 refused.`"""
+    """Writes `2 late commits of attempt 3 refused.`"""
     refused = plural(zombies.count, zombies.kind, _SEVERAL.get(zombies.kind))
     whose = f"attempt {zombies.attempt}" if zombies.attempt else "a stranger"
     return f"{refused} of {whose} refused."
 
 
 def if_it_died(run: RunView | None) -> str:
-    """The cost of a failure now, and the measurements behind it."""
+    """Says the cost of a failure now, and the measurements behind it."""
     if run is None or run.state.is_terminal:
         return "No run is under way, so a failure would cost nothing now."
     if run.records_to_replay is None:
@@ -80,7 +80,7 @@ def if_it_died(run: RunView | None) -> str:
 
 
 def estimate(point: FitPoint, recovery_count: int) -> str:
-    """The same for a restore from a point."""
+    """Says the same for a restore from a point."""
     if point.records_to_replay is None:
         return "How much would be read again is not known."
     about = "About " if point.records_to_replay else ""
@@ -98,7 +98,7 @@ def _median(values: list[float]) -> float | None:
 POINTS_MAX = 30
 DAMAGES_MAX = 3
 ROWS_MAX = 50
-"""Of each table the newest; the interfaces for programs have all."""
+"""The most rows of each table, the newest ones; the interfaces for programs have all."""
 
 PHASES_SENTENCE = "Where the time of the newest recoveries went; the table below has every phase."
 
@@ -163,7 +163,7 @@ class RecoveryPage:
 
     @property
     def damages(self) -> list[DamageView]:
-        """The newest first."""
+        """The newest damages, the newest first."""
         return self.axis.damages[: -DAMAGES_MAX - 1 : -1] if self.axis else []
 
     @property

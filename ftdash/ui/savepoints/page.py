@@ -106,7 +106,7 @@ def restore_into(request: HttpRequest, savepoint_key: str) -> HttpResponse:
 @never_cache
 @permission_required("jobs.operate", raise_exception=True)
 def verify(request: HttpRequest, savepoint_key: str) -> HttpResponse:
-    """Have every byte of it read again."""
+    """Has every byte of the savepoint read again."""
     point = existing(savepoint_key)
     try:
         point_services.begin_inspection(point.path)
@@ -118,7 +118,7 @@ def verify(request: HttpRequest, savepoint_key: str) -> HttpResponse:
 @require_GET
 @never_cache
 def verification(request: HttpRequest, savepoint_key: str) -> HttpResponse:
-    """The progress of that; asking also wakes a reading that has stopped halfway."""
+    """The progress of a verification; asking also wakes a reading that stopped halfway."""
     point_services.inspection_of(existing(savepoint_key).path)
     return render(request, "savepoints/one/verification.html", {"point": existing(savepoint_key)})
 
@@ -244,7 +244,7 @@ CHOICES_MAX = 200
 @require_GET
 @never_cache
 def compare(request: HttpRequest, savepoint_key: str) -> HttpResponse:
-    """From the savepoint in `from` to this one."""
+    """Compares the savepoint in `from` with this one."""
     right = existing(savepoint_key)
     found = savepoint_queries.savepoints(right.pipeline, 1, CHOICES_MAX)
     others = [each for each in found.rows if each.key != savepoint_key and not each.is_disposed]
@@ -280,7 +280,7 @@ def start_comparison(request: HttpRequest, savepoint_key: str) -> HttpResponse:
 
 
 def _compared(right: Savepoint, known: list[Savepoint]) -> list[Savepoint]:
-    """The savepoints with an existing comparison with it, newest first."""
+    """Returns the savepoints that were compared with `right` before, newest first."""
     by_path = {each.path: each for each in known}
     return [by_path[path] for path in comparisons.compared_with(right.path) if path in by_path]
 

@@ -1,4 +1,4 @@
-"""What an admin may change about alerts: rules, channels, acknowledgements, silences; their forms.
+"""Admins' actions on alerts (rules, channels, acknowledgements, silences), with their forms.
 
 The services decide which values are valid.
 """
@@ -44,7 +44,7 @@ _NUMBERS = {
 
 
 class BandForm(SettingsForm):
-    """The two thresholds, and how long each has to hold; an existing rule's as they are now."""
+    """The two thresholds and how long each has to hold; initially those of an existing rule."""
 
     def __init__(self, *args: Any, of: str, **kwargs: Any) -> None:
         super().__init__(*args, of=of, **kwargs)
@@ -68,7 +68,7 @@ class BandForm(SettingsForm):
 
 
 def _plain(number: float) -> float:
-    """`2`, not `2.0`."""
+    """Gives `2`, not `2.0`."""
     return int(number) if number.is_integer() else number
 
 
@@ -87,11 +87,11 @@ class PipelineField(forms.ChoiceField):
 
 
 QUERY, CLUSTER = "query:", "cluster:"
-"""Begin what names a watched query or a Flink cluster; a pipeline has no colon in its name."""
+"""Prefixes of watched queries and Flink clusters; the name of a pipeline has no colon."""
 
 
 def _places() -> list[tuple[str, Any]]:
-    """In groups, those that have members."""
+    """Returns the choices in groups, without empty groups."""
     watched = [(f"{QUERY}{each.name}", each.name) for each in watched_queries.watched()]
     clusters = [(f"{CLUSTER}{each.name}", each.name) for each in flink_queries.clusters()]
     groups = (("Watched queries", watched), ("Flink clusters", clusters))
@@ -134,7 +134,7 @@ def _rules() -> list[tuple[str, str]]:
 
 
 class SilenceForm(SettingsForm):
-    """`of`: the alert, query or cluster whose page asks for it, or empty."""
+    """`of` is the alert, query or cluster whose page asks for it, or empty."""
 
     rule = forms.ChoiceField(label="Alerts of", required=False, choices=_rules)
     hours = forms.TypedChoiceField(

@@ -1,7 +1,7 @@
 """A change of settings: its words, its form, its consequence, and the function that does it.
 
 Every form asks for the reason, and for other fields by kind. Fields only describe themselves: the
-services decide what is possible, and their refusal is shown in the form.
+services decide what is possible, and the form shows their refusal.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class SettingsForm(forms.Form):
 
 
 class ConfirmedSettingsForm(SettingsForm):
-    """For changes that take something away: the admin has to type the name."""
+    """A form for changes that take something away: the admin has to type the name."""
 
     confirmation = forms.CharField(
         label="Type the name to confirm", widget=forms.TextInput(attrs=PLAIN_TEXT)
@@ -65,7 +65,7 @@ class InviteForm(SettingsForm):
 
 
 class RoleForm(SettingsForm):
-    """For a person with a role; offers the other one."""
+    """Changes a person's role; offers the other one."""
 
     role = forms.ChoiceField(label="Role", choices=ROLES)
 
@@ -116,9 +116,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsAction:
-    """`consequence` is shown before the button, and raises Http404 if `of` names nothing.
+    """`consequence` gives the text before the button; it raises Http404 if `of` names nothing.
 
-    `shows_secret`: its answer may show one, so a form counts once (`ftdash.accounts.services`).
+    `shows_secret` means that the answer may show a secret, so a form counts only once
+    (`ftdash.accounts.services`).
     """
 
     title: str
@@ -128,7 +129,7 @@ class SettingsAction:
     carry_out: Callable[[str, Values, str], Done]
     back: str = "settings"  # the page it belongs to
     shows_secret: bool = False
-    subject: Callable[[str], str] = str  # people's name for what `of` names
+    subject: Callable[[str], str] = str  # the name by which people know `of`
 
     @property
     def is_destructive(self) -> bool:

@@ -1,9 +1,9 @@
-"""The page of settings, which everyone sees, the page of your password, and what admins may change.
+"""The page of settings, which everyone sees, the page of your password, and the admins' actions.
 
 The actions are one table, with one view that calls the services. Those on people, tokens and the
-history are declared here; each choice about history says what it deletes. A new secret is on the
+history are declared here; each choice about history says what it deletes. A new secret is in the
 answer itself and on no other page, so the answer is no redirect. If a reload sends the form again,
-it changes nothing and says so.
+the form changes nothing and says so.
 """
 
 from contextlib import nullcontext
@@ -330,7 +330,7 @@ LOG_MAX = 50
 @require_GET
 @never_cache
 def settings(request: HttpRequest) -> HttpResponse:
-    """Reads counts over all rows once, and not again with every refresh."""
+    """Counts all rows once, and not again with every refresh."""
     context = settings_context(request) | {"history": history_queries.kept()}
     return render(request, "settings/page.html", context)
 
@@ -343,7 +343,7 @@ def settings_regions(request: HttpRequest) -> HttpResponse:
 
 
 def settings_context(request: HttpRequest) -> dict[str, object]:
-    """An operator sees the sessions of their own."""
+    """An operator sees only their own sessions."""
     is_admin = request.user.has_perm("jobs.operate")
     whose = None if is_admin else request.user.get_username()
     return {
@@ -363,7 +363,7 @@ def settings_context(request: HttpRequest) -> dict[str, object]:
 @never_cache
 @require_http_methods(["GET", "POST"])
 def password(request: HttpRequest) -> HttpResponse:
-    """For everyone; a person with a one-time password sees nothing else before."""
+    """Changes your own password; a person with a one-time password sees no other page before."""
     form = OwnPasswordForm(request.user, request.POST if request.method == "POST" else None)
     is_first = authentication.MUST_CHOOSE in request.session
     context = {"form": form, "is_first": is_first}
@@ -387,7 +387,7 @@ def _keep(request: HttpRequest, form: OwnPasswordForm) -> None:
 
 @require_POST
 def end_own_session(request: HttpRequest, key: int) -> HttpResponse:
-    """Needs no reason and no role: it is theirs."""
+    """Needs no reason and no role, because the session is the person's own."""
     name = request.user.get_username()
     try:
         services.end_session(name=name, key=key, requester=name, reason="their own")
@@ -429,7 +429,7 @@ def act(request: HttpRequest, action: str) -> HttpResponse:
 
 
 def _carried_out(request: HttpRequest, chosen: SettingsAction, form: SettingsForm) -> Done | None:
-    """None: it was refused, and the form says why."""
+    """Returns None if the service refused it; the form then says why."""
     if not form.is_valid():
         return None
     is_once, mark = chosen.shows_secret, request.POST.get("mark", "")

@@ -1,7 +1,7 @@
 """The page where people sign in, the addresses of OpenID Connect, the second factor and sessions.
 
-allauth carries a sign-in through its steps, whatever it begins with; its pages are our templates.
-Of its addresses only those named here exist.
+allauth carries a sign-in through its steps, however it begins; its pages use our templates. Of
+its addresses, only those listed here exist.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class SignIn(LoginView):
         return super().get_context_data(**given) | {"company": offered if is_offered else None}
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
-        """allauth goes on: it asks for the second factor, or opens the session."""
+        """Hands over to allauth, which asks for the second factor or opens the session."""
         answer: HttpResponse = perform_login(
             self.request, form.get_user(), redirect_url=self.get_success_url()
         )
@@ -47,7 +47,7 @@ class SignIn(LoginView):
 
 
 def _with_sentence(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """A provider that is away, or is none, is a sentence on a page instead of an error."""
+    """Shows a sentence instead of an error if the provider is away or is no provider."""
 
     @require_GET
     @never_cache
@@ -76,7 +76,7 @@ def factors(request: HttpRequest) -> HttpResponse:
 
 
 def _of_local(view: Callable[..., Any]) -> Callable[..., Any]:
-    """Not for accounts of the company, which asks for the second factor itself."""
+    """Refuses accounts of the company, which asks for the second factor itself."""
 
     @never_cache
     def answer(request: HttpRequest, **named: Any) -> Any:

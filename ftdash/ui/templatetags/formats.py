@@ -41,7 +41,7 @@ register.filter("short_path", formats.short_path)
 
 @register.filter
 def age_ms(since: datetime | None) -> int | str:
-    """For scripts: the age at the time of rendering; empty if unknown."""
+    """The age at the time of rendering, for scripts; empty if unknown."""
     if since is None:
         return ""
     return max(0, round((timezone.now() - since).total_seconds() * 1000))
@@ -49,27 +49,27 @@ def age_ms(since: datetime | None) -> int | str:
 
 @register.filter
 def silent_in_ms(seen: Heard) -> int | str:
-    """For scripts: when to check for silence again; empty if something is silent already."""
+    """The time until scripts check for silence again; empty if something is silent already."""
     left = silent_in(seen)
     return "" if left is None else round(left / timedelta(milliseconds=1))
 
 
 @register.filter
 def breakable(setting: object) -> SafeString:
-    """Allows breaks after a dot or an underscore, so that no word of a key or a value is torn."""
+    """Allows breaks after a dot or an underscore, so that no word of a key or value is split."""
     parts = re.split(r"(?<=[._])(?=\w)", str(setting))
     return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in parts))
 
 
 @register.filter
 def ended(text: str) -> str:
-    """As a sentence: what a library said often has no period, and another sentence follows."""
+    """Ends a sentence: a library's text often has no period, and another sentence follows."""
     return text if text.endswith((".", "!", "?", "…", ":")) else f"{text}."
 
 
 @register.filter
 def in_cell(text: object) -> str:
-    """For a cell of a Markdown table, which a bar or the end of a line would end."""
+    """Fits text into a cell of a Markdown table, which a bar or a line break would end."""
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
@@ -80,7 +80,7 @@ def milliseconds(between: timedelta | None) -> float | None:
 
 @register.inclusion_tag("parts/ratio_bar.html")
 def ratio_bar(busy: float, backpressured: float) -> dict[str, str]:
-    """Drawn in SVG attributes, because the pages allow no inline styles."""
+    """Draws in SVG attributes, because the pages allow no inline styles."""
     return {
         "busy_width": f"{100 * busy:.1f}",
         "backpressured_start": f"{100 * busy:.1f}",
@@ -100,7 +100,7 @@ def least(values: list[float]) -> float | None:
 
 @register.inclusion_tag("parts/sparkline.html")
 def sparkline(values: list[float]) -> dict[str, str]:
-    """From zero up, oldest on the left; the text next to it says the same."""
+    """Draws from zero up, oldest on the left; the text next to it says the same."""
     highest = max(values, default=0.0) or 1.0
     step = 100 / max(1, len(values) - 1)
     heights = [23 - 22 * value / highest for value in values]
@@ -126,7 +126,7 @@ def moment(when: datetime | None, style: str = "clock") -> str | SafeString:
 
 @register.simple_tag
 def countdown(until: datetime) -> SafeString:
-    """How long it takes until then; it ticks down to nothing."""
+    """The time left until then, which ticks down to zero."""
     left_ms = max(0, round((until - timezone.now()).total_seconds() * 1000))
     return format_html(
         '<span class="clock" data-age-ms="{}" data-is-left title="at {}">{}</span>',
@@ -138,7 +138,7 @@ def countdown(until: datetime) -> SafeString:
 
 @register.simple_tag
 def step_address(pipeline: str, step: Step) -> str:
-    """The form of a next step, which begins with the values that it needs."""
+    """Returns the address of a next step's form, with the values that it needs."""
     given = f"?{urlencode(dict(step.given))}" if step.given else ""
     return reverse("act", args=[pipeline, _FORMS[step.kind]]) + given
 

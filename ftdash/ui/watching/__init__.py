@@ -1,1 +1,1 @@
-"""Pages of Structured Streaming queries that are watched."""
+"""Pages of watched Structured Streaming queries."""

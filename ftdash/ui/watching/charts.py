@@ -1,8 +1,8 @@
 """The charts of a watched query: batch durations by phase, rates, lag and state, batch by batch.
 
-Pure. Batches lie side by side in the order of their start, whatever time is between them: bars over
-a time axis would be too thin to see once a query has waited for an hour. Each chart draws one page
-of the history; the table below the charts has the same batches.
+Pure. Batches are side by side in the order of their start, however much time is between them: bars
+over a time axis would be too thin to see once a query has waited for an hour. Each chart draws one
+page of the history; the table below the charts has the same batches.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ SERIES_MAX = len(SERIES)
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """Of one batch, in the order of `PHASES` and then the rest; None: not reported."""
+    """The times of one batch, in the order of `PHASES`, then the rest; None if not reported."""
 
     times_ms: list[int | None]
 
@@ -61,7 +61,7 @@ PHASE_NAMES = [*(name for _, name, *_ in PHASES), OTHER]
 
 
 def charts(newest_first: Sequence[BatchView], interval_ms: float | None) -> list[tuple[str, Chart]]:
-    """Heading and chart."""
+    """Returns heading and chart of each figure."""
     shown = [each.figures for each in reversed(newest_first)]
     return [
         ("Batch duration", _phases(shown, interval_ms)),
@@ -99,7 +99,7 @@ def _against(known: list[BatchFigures], interval_ms: float | None) -> str:
 def _phase_figure(shown: list[BatchFigures], interval_ms: float | None) -> Figure:
     times = [PhaseTimes.of(each).times_ms for each in shown]
     rest = OTHER
-    if not any(each.phases_ms for each in shown):  # files say only how long a batch took
+    if not any(each.phases_ms for each in shown):  # files show only how long a batch took
         rest = "From plan to commit"
         times = [
             [*each[:-1], figures.duration_ms] for each, figures in zip(times, shown, strict=True)
@@ -206,7 +206,7 @@ def _state(
 
 
 def _operators(shown: list[BatchFigures]) -> list[str]:
-    """ "0 stateStoreSave": by position, because two operators may have one name."""
+    """Names operators by position, as `0 stateStoreSave`, because two may have the same name."""
     longest = max((each.operators for each in shown), key=len, default=[])
     return [f"{index} {each['name']}" for index, each in enumerate(longest)]
 

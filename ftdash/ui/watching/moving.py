@@ -1,6 +1,6 @@
-"""The page where a query moves over to a pipeline of ours: its beginning, and what stays behind.
+"""The page for moving a query to a pipeline of ours: where that begins, and what stays behind.
 
-Unlike the page of the query it reads the query's files, of one batch, and writes none.
+Unlike the page of the query, it reads the query's files of one batch. It writes none.
 """
 
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ CLASSES = {
     "csv": "csv_directory",
     "parquet": "parquet_directory",
 }
-"""In `pipelines.connectors`, by the end of the names that each of them reads."""
+"""Classes in `pipelines.connectors`, by the ending of the file names that each reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownSource:
-    """`names`: of files that were read, the last ones by name."""
+    """`names` are those of files that were read; only the last ones, by name."""
 
     index: int
     kind: SourceKind
@@ -51,7 +51,7 @@ class OriginForm(forms.Form):
 
     @property
     def chosen(self) -> str:
-        """Empty: there is none, or none of these was asked for."""
+        """Returns the choice; empty if there is none, or the address asks for an unknown one."""
         return str(self.cleaned_data.get("origin", ""))
 
 
@@ -78,7 +78,7 @@ def move(request: HttpRequest, name: str) -> HttpResponse:
 @require_GET
 @never_cache
 def move_file(request: HttpRequest, name: str) -> HttpResponse:
-    """What `manage.py watch move` prints: the lines to copy read it."""
+    """Serves the text that `manage.py watch move` prints, which the lines to copy read."""
     form = OriginForm(request, existing(name))
     found, refusal = _read(name, form)
     if found is None:
@@ -95,7 +95,7 @@ def file_of(name: str) -> str:
 
 
 def lines_to_copy(name: str, found: Move) -> str:
-    """Of Python, for the pipeline; `...` stands for what only its author knows."""
+    """Returns Python lines for the pipeline; its author replaces each `...`."""
     if not found.sources:
         return ""
     used = sorted({_class_of(each) for each in found.sources})
@@ -117,7 +117,7 @@ def lines_to_copy(name: str, found: Move) -> str:
 
 
 def _class_of(start: SourceStart) -> str:
-    """By the names of the files; `GrowingDirectory` takes any, with `suffix` and `format_of`."""
+    """Chooses by file names; `GrowingDirectory` takes any, with `suffix` and `format_of`."""
     if start.kind is SourceKind.KAFKA:
         return "KafkaTopics"
     suffixes = {name.rpartition(".")[2] for name in start.read_before}

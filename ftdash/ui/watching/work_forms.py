@@ -1,6 +1,6 @@
 """Forms for work on a watched query's files: a savepoint, a rewind, a look into state.
 
-They say the choices in plain words; the services decide if they can be granted.
+They describe the choices in plain words; the services decide if they can grant them.
 """
 
 from typing import Any
@@ -208,7 +208,7 @@ class DeleteForm(ReasonedForm):
 
 
 def origins(detail: QueryDetail) -> list[tuple[str, str]]:
-    """Savepoints first, then the complete batches, newest first."""
+    """Returns savepoints first, then the complete batches, newest first."""
     kept = [each for each in detail.savepoints if each.deleted_at is None and not each.problems]
     return [
         *(
@@ -220,7 +220,7 @@ def origins(detail: QueryDetail) -> list[tuple[str, str]]:
 
 
 def parsed(origin: str) -> tuple[int, int | None]:
-    """Batch, and the key of the savepoint if it is one."""
+    """Returns the batch, and the key of the savepoint if the origin is one."""
     kind, *numbers = origin.split(":")
     return int(numbers[-1]), int(numbers[0]) if kind == SAVEPOINT else None
 

@@ -1,6 +1,6 @@
 """Pages of savepoints, rewinds and looks into the state of a watched query.
 
-A form only asks: the work is done by a process, and its page follows it to its end. The verdict on
+A form only asks: a process does the work, and the work's page follows it to its end. The verdict on
 a rewind is such work too, and its page has the button that carries the rewind out.
 """
 
@@ -132,7 +132,7 @@ def _asked(
     context: Mapping[str, object],
     ask: Callable[..., int],
 ) -> HttpResponse:
-    """A refusal is shown in the form, with everything that was typed."""
+    """Shows a refusal in the form, with everything that the person typed."""
     name = detail.brief.name
     if request.method == "POST" and form.is_valid():
         try:
@@ -146,7 +146,7 @@ def _asked(
 
 
 def _beginning(request: HttpRequest, detail: QueryDetail) -> dict[str, str]:
-    """What the form of a rewind starts with, beside the query's own directory."""
+    """The initial values of a rewind's form; the target is next to the query's directory."""
     found = detail.found
     newest = found.recommended.batch_id if found and found.recommended else None
     origin = request.GET.get("origin") or (f"{BATCH}:{newest}" if newest is not None else "")
@@ -236,7 +236,7 @@ def work_regions(request: HttpRequest, name: str, key: int) -> HttpResponse:
 @never_cache
 @permission_required("jobs.operate", raise_exception=True)
 def fork(request: HttpRequest, name: str, key: int) -> HttpResponse:
-    """Carry out exactly what the verdict was given on."""
+    """Carries out exactly the rewind that the verdict judged."""
     page = work_page(name, key)
     try:
         who = request.user.get_username()
@@ -248,7 +248,7 @@ def fork(request: HttpRequest, name: str, key: int) -> HttpResponse:
 
 
 def work_page(name: str, key: int) -> WorkPage:
-    """Raises Http404."""
+    """Raises Http404 if the query has no such work."""
     brief, found = queries.brief(name), works.work(name, key)
     if brief is None or found is None:
         raise Http404(f"The watched query {name} has no such work.")
@@ -276,7 +276,7 @@ def _rows(found: WorkView) -> list[tuple[str, list[dict[str, Any]], int]]:
 
 
 def existing(name: str) -> QueryDetail:
-    """Raises Http404."""
+    """Raises Http404 if no query of that name is watched."""
     detail = queries.detail(name, page=1, per_page=1)
     if detail is None:
         raise Http404(f"There is no watched query named {name}.")
@@ -284,7 +284,7 @@ def existing(name: str) -> QueryDetail:
 
 
 def existing_savepoint(name: str, key: int) -> SavepointView:
-    """Raises Http404."""
+    """Raises Http404 if the query has no such savepoint."""
     saved = works.savepoint(name, key)
     if saved is None:
         raise Http404(f"The watched query {name} has no such savepoint.")

@@ -1,1 +1,1 @@
-"""`manage.py api_token`."""
+"""`manage.py api_token` and `manage.py audit_log`."""

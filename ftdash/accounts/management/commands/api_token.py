@@ -17,7 +17,7 @@ from ftdash.installed_command import InstalledCommand
 from pipelines.domain.errors import Rejected
 
 DAYS = 90
-"""As on the settings page."""
+"""The same default as on the settings page."""
 
 
 class Command(InstalledCommand):

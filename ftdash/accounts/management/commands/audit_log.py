@@ -1,7 +1,7 @@
 """`ftdash audit-log verify`: checks that no entry of the audit log was changed or removed.
 
 Prints the digest of the newest entry. Note it elsewhere, and give it to a later check with
-`--noted`: that also finds entries that were cut off at the end, and a log that was written anew.
+`--noted`: that also finds entries that were cut off at the end, and a log that was rewritten.
 Exit status 1: the log was tampered with.
 """
 

@@ -19,7 +19,7 @@ from ftdash.installed_command import InstalledCommand
 from pipelines.domain.errors import Rejected
 
 MINUTES_MAX = 1_000_000
-"""More than the service accepts; larger numbers are no date."""
+"""More than the service accepts; larger numbers give no valid date."""
 
 
 class Command(InstalledCommand):

@@ -24,7 +24,7 @@ class Command(InstalledCommand):
         parser.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        # Loads Arrow and the flow, which other commands do not need.
+        # These imports load Arrow and the flow, which other commands do not need.
         from pipelines.audit.auditor import audit
         from pipelines.audit.report import sentences
 

@@ -1,4 +1,4 @@
-"""`ftdash carry_out WORK KEY`: the process of work that a person asked for on a page."""
+"""`ftdash carry_out WORK KEY`: the process that does the work a person asked for on a page."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -13,7 +13,7 @@ WORKS = {
     "query-work": "ftdash.watching.services.carrying_out.carry_out",
     "upgrade-check": "ftdash.upgrades.services.check",
 }
-"""Named, so that only what is carried out is loaded."""
+"""Import paths, so that the command loads only the work that it carries out."""
 
 
 class Command(QuickCommand):

@@ -83,7 +83,7 @@ class Command(BaseCommand):
 
 
 def _task(options: dict[str, Any]) -> Task:
-    """Raises Rejected."""
+    """Raises Rejected if an option that needs NAME=VALUE has no `=`."""
     home = Path(settings.FTDASH_HOME)
     return Task(
         reference=options["flow"],

@@ -1,6 +1,6 @@
 """`manage.py drill`: incidents staged on real pipelines, and read on the pages in a real browser.
 
-The program is `bench/drill/`, because it needs what tests need; it knows its options.
+The program is `bench/drill/`, because it needs what tests need; it reads its own options.
 """
 
 from ftdash.installed_command import QuickCommand, run_program

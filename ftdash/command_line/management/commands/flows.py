@@ -1,7 +1,7 @@
 """`manage.py flows [NAME]`: the pipelines that can be started here, and the parameters of one.
 
-A pipeline that cannot be used is listed with the reason. Named by itself, it ends the command with
-the sentence and the author's traceback.
+A pipeline that cannot be used is listed with the reason. If you name such a pipeline, the command
+ends with that sentence and the author's traceback.
 """
 
 from argparse import ArgumentParser

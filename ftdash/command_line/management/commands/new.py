@@ -1,6 +1,6 @@
 """`ftdash new NAME`: a project with a pipeline of its own, a test that kills it, and CI.
 
-Django's `startproject` fills in the template, which is package data beside this package.
+Django's `startproject` fills in the template, which is package data next to this package.
 """
 
 from argparse import ArgumentParser
@@ -24,7 +24,7 @@ class Command(TemplateCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Raises CommandError when the name is no Python name, or something is there already."""
+        """Raises CommandError if the name is not a Python name, or something is already there."""
         name, target = options.pop("name"), options.pop("directory")
         filled = {"extensions": ["py", "toml", "md", "yml"], "files": [], "exclude": []}
         super().handle("project", name, target, **options, **filled, template=str(TEMPLATE))

@@ -58,7 +58,7 @@ class Command(InstalledCommand):
 
 
 def _done(options: dict[str, Any]) -> "list[ShippedCode]":
-    """The packages that the action is about."""
+    """Carries out the action; returns the packages that it is about."""
     logged = {"who": getpass.getuser(), "reason": options.get("reason", "")}
     match options["action"]:
         case "add":

@@ -296,7 +296,7 @@ class Command(InstalledCommand):
         self.follow(_request(options, getpass.getuser()), options)
 
     def follow(self, request_id: RequestId, options: dict[str, Any]) -> None:
-        """With --wait, until the request has ended."""
+        """Shows the request. With --wait, waits until it has ended."""
         request = _view(request_id)
         patience = request.deadline_at - timezone.now() + GRACE_AFTER_DEADLINE
         give_up_s = time.monotonic() + patience.total_seconds()
@@ -335,7 +335,7 @@ class Command(InstalledCommand):
                     self.stdout.write(f"{indent}  {text}")
 
     def _show_status(self, name: str, as_json: bool) -> None:
-        """JSON: one object, with the newest requests and recovery points in it."""
+        """As JSON, writes one object that contains the newest requests and recovery points."""
         if queries.pipeline_page(name) is None:
             raise Rejected(f"There is no pipeline {name!r}; see `manage.py pipeline list`.")
         (summary,) = [each for each in queries.fleet().pipelines if each.name == name]
@@ -412,7 +412,7 @@ def _request(options: dict[str, Any], requester: str) -> RequestId:
 
 
 def _command(options: dict[str, Any]) -> RunCommand | None:
-    """None: the action looks at a point, or starts a run."""
+    """Returns None if the action looks at a point or starts a run."""
     match options["action"]:
         case "savepoint":
             return TakeSavepoint(**_of_savepoint(options))
@@ -447,12 +447,12 @@ def _restore(options: dict[str, Any]) -> Restore:
 
 
 def _code(options: dict[str, Any]) -> ShippedCode | None:
-    """The package that was named, which is in the store from now on."""
+    """Returns the package that --code names, which is in the store afterwards."""
     return package_store().find(options["code"]) if options["code"] else None
 
 
 def _only_flow(code: ShippedCode | None) -> str | None:
-    """Of a package that declares one pipeline."""
+    """Returns the name of the flow if the package declares exactly one."""
     declared = [] if code is None else list(package_store().wheel(code).flows)
     return declared[0] if len(declared) == 1 else None
 
@@ -462,7 +462,7 @@ def _of_savepoint(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_confirmed(path: str, confirmation: str | None) -> None:
-    """An irreversible action needs the savepoint's own name."""
+    """Raises Rejected unless --confirm gives the savepoint's name: disposal is irreversible."""
     name = path.rstrip("/").rpartition("/")[2]
     if confirmation != name:
         raise Rejected(

@@ -1,6 +1,6 @@
 """`manage.py soak`: real pipelines under faults for hours, their output checked all the time.
 
-The program is `bench/soak/`, because it needs what tests need; it knows its options.
+The program is `bench/soak/`, because it needs what tests need; it reads its own options.
 """
 
 from ftdash.installed_command import QuickCommand, run_program

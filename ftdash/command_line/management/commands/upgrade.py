@@ -1,4 +1,4 @@
-"""`manage.py upgrade PIPELINE --to PACKAGE`: go on with other code, or by itself back to the old.
+"""`manage.py upgrade PIPELINE --to PACKAGE`: continue with other code, or fall back to the old.
 
 A refusal ends in one sentence on standard error and exit status 2; with --wait, an upgrade that
 fails or goes back ends with status 1.

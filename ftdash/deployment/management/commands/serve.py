@@ -1,6 +1,7 @@
 """`ftdash serve NAME`: becomes one process of an installation, for its container or unit.
 
-Exit status 2, with one line that says why and what to do: it cannot do its work.
+If the process cannot do its work, the command ends with exit status 2 and one line that says why
+and what to do.
 """
 
 import os

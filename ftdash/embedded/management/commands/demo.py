@@ -1,4 +1,4 @@
-"""`manage.py demo`: a whole installation on one machine, for a person, or with --check for none."""
+"""`manage.py demo`: a whole installation on one machine, for a person or, with --check, a test."""
 
 import json
 import os

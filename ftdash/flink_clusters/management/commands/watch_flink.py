@@ -1,7 +1,8 @@
-"""`manage.py watch_flink`: Flink clusters that are watched, and what is asked of their jobs.
+"""`manage.py watch_flink`: lists and changes watched Flink clusters, and acts on their jobs.
 
-An action is stored, and carried out here if no worker is faster; the command ends with it: exit
-status 0 if it succeeded, 1 if it failed or its outcome is not known, 2 if it was refused.
+The command stores an action, and carries it out itself if no worker is faster. It ends with the
+action: exit status 0 if that succeeded, 1 if it failed or its outcome is not known, 2 if it was
+refused.
 """
 
 import getpass
@@ -116,7 +117,7 @@ class Command(InstalledCommand):
         self.stdout.write(f"{kind.label} {done.state.label} {made}".rstrip())
 
     def _carried_out(self, name: str, key: int) -> ActionView:
-        """Raises Rejected if it has not ended in time; a worker goes on with it then."""
+        """Raises Rejected if the action has not ended in time; a worker then continues it."""
         retrying = Retrying(
             retry=retry_if_result(lambda found: not found.state.is_over),
             wait=wait_fixed(LOOK_EVERY_S),

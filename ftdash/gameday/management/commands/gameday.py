@@ -22,7 +22,7 @@ from pipelines.domain.errors import InvariantViolated, Rejected
 
 POLL_S = 0.5
 PATIENCE = EFFECT_WITHIN + RECOVERY_WITHIN + AUDIT_WITHIN + timedelta(seconds=60)
-"""By then a worker has ended it, if one runs."""
+"""By then a worker has ended the game day, if one runs."""
 
 FAULTS = {fault.value.lower().replace("_", "-"): fault for fault in Fault}
 
