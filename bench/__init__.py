@@ -1,6 +1,6 @@
-"""Benchmarks: each a program that answers one question, prints its figures and names its bars.
+"""Benchmarks: each is a program that answers one question, prints its figures and names its bars.
 
-Makes the examples that they run importable.
+This package makes the examples that they run importable.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""What all benchmarks have in common: options, bars, and one JSON object as the last line.
+"""The common part of all benchmarks: options, bars, and one JSON object as the last line.
 
-Owns how an option is refused and how a figure is held against its bar. What is measured, and how,
-is each benchmark's own.
+It owns how an option is refused and how a figure is compared with its bar. Each benchmark decides
+for itself what it measures, and how.
 """
 
 import argparse
@@ -18,7 +18,7 @@ Fields = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a field has to reach; None in the field means that it was not measured."""
+    """The limit that a field has to reach. None in the field means that it was not measured."""
 
     field: str
     limit: float
@@ -28,11 +28,11 @@ class Bar:
         return f"at {'least' if self.is_least else 'most'} {self.limit:g}"
 
     def is_missed_by(self, fields: Mapping[str, object]) -> bool:
-        """Where an interval is given with the figure, only if all of it lies beyond the bar."""
+        """Returns True if the figure, or all of its interval if it has one, misses the bar."""
         return self._sides(fields) == {True}
 
     def is_open_in(self, fields: Mapping[str, object]) -> bool:
-        """Whether the figure's interval lies on both sides of the bar."""
+        """Returns True if the figure's interval lies on both sides of the bar."""
         return len(self._sides(fields)) == 2
 
     def _sides(self, fields: Mapping[str, object]) -> set[bool]:
@@ -59,18 +59,23 @@ def undecided(fields: Mapping[str, object], bars: Sequence[Bar]) -> list[str]:
 
 
 class Benchmark:
-    """One benchmark under its name on the command line. SIGTERM ends it as Ctrl-C does, so that
-    what it has started ends with it."""
+    """One benchmark under its name on the command line.
+
+    SIGTERM ends it like Ctrl-C, so that the processes that it started end with it.
+    """
 
     def __init__(self, name: str, question: str | None) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         self.options = OptionParser(name, question)
         self._name = name
-        self._load = round(os.getloadavg()[0], 2)  # what others do on this machine
+        self._load = round(os.getloadavg()[0], 2)  # the load from other work on this machine
 
     def report(self, fields: Fields, bars: Sequence[Bar] = ()) -> None:
-        """The last line. `missed` names the fields that do not reach their bar, `undecided` those
-        whose interval lies on both sides of it."""
+        """Prints the last line.
+
+        `missed` names the fields that do not reach their bar, `undecided` those whose interval lies
+        on both sides of it.
+        """
         judged = {
             "bars": {bar.field: str(bar) for bar in bars},
             "missed": missed(fields, bars),
@@ -81,7 +86,7 @@ class Benchmark:
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Refuses in one sentence what the benchmark does not know."""
+    """Refuses an option that the benchmark does not know, in one sentence."""
 
     def __init__(self, name: str, question: str | None) -> None:
         super().__init__(
@@ -90,7 +95,7 @@ class OptionParser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        self.add_argument("--json", action="store_true", help=argparse.SUPPRESS)  # it always is
+        self.add_argument("--json", action="store_true", help=argparse.SUPPRESS)  # always on
         self._name = name
 
     def parse(self, given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -113,5 +118,5 @@ class OptionParser(argparse.ArgumentParser):
 
 
 def progress(text: str) -> None:
-    """What is going on, for a person who waits; never on the stream of the last line."""
+    """Shows the progress to a person who waits, never on the stream of the last line."""
     print(text, file=sys.stderr, flush=True)

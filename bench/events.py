@@ -17,7 +17,7 @@ SEED = 1
 
 
 def event_files(events: int = EVENTS) -> Path:
-    """A directory of four files: app_id (1,000 keys, Zipf), user_id (a million), ts in ms."""
+    """Writes four files once: app_id (1,000 keys, Zipf), user_id (a million), ts in ms."""
     directory = Path(tempfile.gettempdir()) / f"ftdash-events-{events}-{SEED}"
     if not directory.is_dir():
         partial = Path(tempfile.mkdtemp(dir=directory.parent))
@@ -30,7 +30,7 @@ def event_files(events: int = EVENTS) -> Path:
 
 @contextmanager
 def repeated_files(directory: Path, rounds: int) -> Iterator[Path]:
-    """The same files under `rounds` names each, for programs that read every name once."""
+    """Links each file under `rounds` names, for programs that read every name once."""
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix="ftdash-events-") as repeated:
         for path in directory.iterdir():
             for number in range(rounds):

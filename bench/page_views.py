@@ -1,7 +1,7 @@
 """Runs of the flow `page_view_count` over the events: one to its end, or one without an end.
 
-On Spark, in one of the modes that the option names; on plain processes, so that the benchmarks
-themselves can be tested quickly.
+A run is on Spark, in one of the modes that the option names. It can also be on plain processes, so
+that tests of the benchmarks themselves are quick.
 """
 
 import argparse
@@ -21,7 +21,7 @@ _MODE = "execution.checkpointing.mode"
 _UNALIGNED = {"execution.checkpointing.unaligned.enabled": "true"}
 
 MODES: dict[str, dict[str, str]] = {
-    "aligned": {},  # exactly once, as all modes that do not say something else
+    "aligned": {},  # exactly once, like all modes that do not name another guarantee
     "unaligned": _UNALIGNED,
     "aligned-with-timeout": {
         **_UNALIGNED,
@@ -39,14 +39,15 @@ ROUNDS = {
     ("app_id", "rocksdb"): 20,
     ("user_id", "rocksdb"): 3,
 }
-"""Times 10 million records: at least ten seconds and ten checkpoints on the reference machine."""
+"""How often to read the 10 million records: on the reference machine for at least ten seconds and
+ten checkpoints."""
 
 WITHOUT_END = 1_000_000  # readings
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is counted: `events` records, read `rounds` times."""
+    """The records to count: `events` of them, read `rounds` times."""
 
     key: str
     backend: str = "hashmap"
@@ -109,7 +110,10 @@ def on_processes(
 
 
 def run_once(work: Work, mode: str, interval: str, start: Start = on_spark) -> Measured:
-    """From all subtasks running to everything committed. Raises RuntimeError if it fails."""
+    """Measures a run from all subtasks running to everything committed.
+
+    Raises RuntimeError if the run fails.
+    """
     settings = {
         "execution.checkpointing.interval": interval,
         "state.backend.type": work.backend,
@@ -122,7 +126,7 @@ def run_once(work: Work, mode: str, interval: str, start: Start = on_spark) -> M
 def endless_run(
     work: Work, start: Start = on_spark, settings: dict[str, str] | None = None
 ) -> Iterator[StartedRun]:
-    """A run that goes on until the block ends, checkpointed every second."""
+    """Starts a run that continues until the block ends, with a checkpoint every second."""
     chosen = {"state.backend.type": work.backend, **(settings or {})}
     with (
         tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root,

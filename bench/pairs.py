@@ -1,8 +1,8 @@
-"""Runs held against a limit in pairs: limit, ours, ours, limit.
+"""Compares runs with a limit in pairs: limit, ours, ours, limit.
 
-What else the machine does changes with time; in this order a steady change weighs as much on both
-sides. Where the two limits of a pair differ by more than a fifth, something came or went within the
-pair, so it is done again, and the output says so. A pair that stays unsteady counts with the
+The other load of the machine changes with time; in this order a steady change affects both sides
+equally. If the two limits of a pair differ by more than a fifth, the load changed within the pair.
+Then the pair is repeated, and the output says so. A pair that stays unsteady counts with the
 steadiest of its tries and is named.
 """
 
@@ -24,7 +24,7 @@ Run = TypeVar("Run")
 
 @dataclass(frozen=True, slots=True)
 class Pair(Generic[Limit, Run]):
-    """`ours`: the two runs of each of those that share the limits, by name."""
+    """`ours` maps the name of each variant to its two runs; all variants share the limits."""
 
     limits: tuple[Limit, Limit]
     ours: Mapping[str, tuple[Run, Run]]
@@ -46,7 +46,7 @@ def run_pairs(
 
 
 def described(pairs: Sequence[Pair[Limit, Run]]) -> Fields:
-    """How steady the machine was."""
+    """Describes how steady the machine was."""
     return {
         "limit_spreads": [round(pair.limit_spread, 3) for pair in pairs],
         "repeated_pairs": sum(pair.repeats for pair in pairs),
@@ -55,15 +55,16 @@ def described(pairs: Sequence[Pair[Limit, Run]]) -> Fields:
 
 
 def mean_rate(rates: Sequence[float]) -> float:
-    """Of runs over the same records: all records over all the time."""
+    """Returns the rate of several runs over the same records: all records over all the time."""
     return statistics.harmonic_mean(rates)
 
 
 def median_interval(values: Sequence[float]) -> Fields:
-    """Between which two of the values the median of all such values lies, and how surely.
+    """Returns a confidence interval for the median, bounded by two of the values.
 
-    By the sign test: it asks nothing of how they are distributed. Six values are the fewest that
-    come to 95 %; with fewer, the interval is all of them, and `confidence` says what that is worth.
+    It uses the sign test, which makes no assumption about the distribution. Six values are the
+    fewest that reach 95 %. With fewer, the interval spans all values, and `confidence` says how
+    sure it is.
     """
     ordered, count = sorted(values), len(values)
     ranks = range(1, (count + 1) // 2 + 1)
@@ -77,7 +78,7 @@ def median_interval(values: Sequence[float]) -> Fields:
 
 
 def _confidence(rank: int, count: int) -> float:
-    """That the median lies between the value of that rank and the one of that rank from above."""
+    """Returns the confidence that the median lies between the `rank`-th values from both ends."""
     return 1.0 - 2.0 * sum(math.comb(count, below) for below in range(rank)) / 2**count
 
 

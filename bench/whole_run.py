@@ -1,4 +1,4 @@
-"""One run of a flow from its start to its end: how fast it was, and its processor time."""
+"""Runs a flow from its start to its end, and measures its speed and its processor time."""
 
 import tempfile
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tests.driven_run import StartedRun
 RUN_TIMEOUT_S = 600.0
 
 Start = Callable[[Path, dict[str, str], dict[str, str]], AbstractContextManager[StartedRun]]
-"""Root, parameters and settings of a run that is to be started."""
+"""Starts a run, from its root, parameters and settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,11 @@ class Measured:
 
 
 class ProcessorTime:
-    """What the processes of a run take of the processor, from the first look on. They are asked
-    while they live, at every look: of one that has ended counts what it had taken by the last."""
+    """The processor time that a run's processes take from the first look on.
+
+    Every look asks the living processes. A process that has ended counts with its time at the last
+    look.
+    """
 
     def __init__(self, run: StartedRun) -> None:
         self._run = run
@@ -41,7 +44,7 @@ class ProcessorTime:
         return sum(taken - self._before[pid] for pid, taken in self._taken.items())
 
     def look(self) -> None:
-        """Before all subtasks run, there is nothing to see."""
+        """Updates the times; before all subtasks run, it does nothing."""
         if not self._before and self._is_running():
             self._ask_those_there()
         for pid, process in list(self._asked.items()):
@@ -58,7 +61,7 @@ class ProcessorTime:
         return JobStatusChanged(status=JobStatus.RUNNING) in changes
 
     def _ask_those_there(self) -> None:
-        """No slot joins later: a run that loses a slot is not measured."""
+        """Finds the run's processes once: no slot joins later, for no measured run loses a slot."""
         connected = [envelope.event for envelope in self._run.of(SlotConnected)]
         slots = [event.pid for event in connected if isinstance(event, SlotConnected)]
         with suppress(psutil.NoSuchProcess):  # a short run is over already
@@ -70,7 +73,10 @@ class ProcessorTime:
 def run_to_its_end(
     records: int, parameters: dict[str, str], settings: dict[str, str], start: Start
 ) -> Measured:
-    """From all subtasks running to everything committed. Raises RuntimeError if it fails."""
+    """Measures a run from all subtasks running to everything committed.
+
+    Raises RuntimeError if the run fails.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root,
         start(Path(root), parameters, settings) as run,

@@ -1,1 +1,1 @@
-"""What a checkpoint costs: time, bytes, and the pause of the subtasks."""
+"""The cost of a checkpoint: time, bytes, and the pause of the subtasks."""

@@ -1,17 +1,18 @@
 """How long does a checkpoint take while a slow reader has filled every buffer before it?
 
-Twice: with channels that hold up to their capacity, aligned against overtaking; and aligned with
-small records and the default settings, where channels hold what their reader consumes in time.
+It measures two cases. In the first, channels hold up to their capacity, and aligned checkpoints are
+compared with unaligned ones. In the second, checkpoints are aligned, with small records and the
+default settings, so channels hold only as much as their reader consumes in time.
 
-Expected by a sketch: aligned, a barrier waits for its turn, so two full channels of 8 MiB at the
-reader's pace: ten to twenty seconds here. Overtaking, it waits for nothing, and what the channels
-hold is written: some tens of milliseconds, and about as much to gather. State of the reader
-(`--keys 1000000`: some 20 MB more to write) adds to both alike. Slots are plain processes here,
-because it is the engine that is measured, not how Spark starts it.
+Expected by a sketch: an aligned barrier waits for its turn behind two full channels of 8 MiB at the
+reader's pace, ten to twenty seconds here. An unaligned barrier waits for nothing, but the content
+of the channels is written: some tens of milliseconds, and about as much to gather. State of the
+reader (`--keys 1000000`: some 20 MB more to write) adds the same to both. Slots are plain processes
+here, because the benchmark measures the engine, not how Spark starts it.
 
-Small records, 100 bytes each and 2.5 ms of the reader's time: two full channels of 8 MiB would hold
-140,000 of them for each reader, six minutes. Within the target of 150 ms it is 60 that are queued,
-and as many that are in work, so a barrier takes about a third of a second.
+Small records have 100 bytes and take 2.5 ms of the reader's time each. Two full channels of 8 MiB
+would hold 140,000 of them for each reader, or six minutes. Within the target of 150 ms, 60 of them
+are queued and as many are in work, so a barrier takes about a third of a second.
 """
 
 import statistics
@@ -37,8 +38,8 @@ PARALLELISM = 2
 SLOW_MS = 10
 FULL_BYTES = 7 << 20  # of a channel's 8 MiB: credit comes back in quarters
 SLOW_US = 2_500  # of a small record
-SETTLED_RECORDS = 2_000  # have been handled before the first checkpoint of small records
-BETWEEN_RECORDS = 500  # two of them
+SETTLED_RECORDS = 2_000  # handled before the first checkpoint of small records
+BETWEEN_RECORDS = 500  # handled between two of these checkpoints
 FILL_TIMEOUT_S, CHECKPOINT_TIMEOUT_S = 120.0, 180.0
 WITHOUT_END = {"total": "1000000000", "whole_splits": "yes"}
 ON_DEMAND = {
@@ -64,8 +65,11 @@ def measure(
     full_bytes: int = FULL_BYTES,
     slow_us: int = SLOW_US,
 ) -> Fields:
-    """The reader takes `slow_ms` for a batch, and `slow_us` for a small record; a channel that
-    holds `full_bytes` counts as full."""
+    """Measures both cases.
+
+    The reader takes `slow_ms` for a batch, and `slow_us` for a small record. A channel that holds
+    `full_bytes` counts as full.
+    """
     parameters = {**WITHOUT_END, "slow_ms": str(slow_ms), "state_keys": str(keys)}
     unaligned = measured(UNALIGNED, parameters, checkpoints, full_bytes)
     [aligned] = measured(ON_DEMAND, parameters, 1, full_bytes)
@@ -88,7 +92,7 @@ def measure(
 def measured(
     settings: dict[str, str], parameters: dict[str, str], count: int, full_bytes: int
 ) -> list[CheckpointCompleted]:
-    """Each is asked for when all buffers are full, and the reader's state has about all keys."""
+    """Triggers each checkpoint when buffers are full and the reader's state has about all keys."""
     keys = int(parameters["state_keys"])
     with (
         tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root,
@@ -107,7 +111,7 @@ def measured(
 
 
 def small_records(count: int, slow_us: int) -> list[CheckpointCompleted]:
-    """Aligned, with the default settings, while small records come faster than they are read."""
+    """Takes aligned checkpoints, with default settings, while small records come too fast."""
     with (
         tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root,
         hosted_run(
@@ -127,7 +131,7 @@ def small_records(count: int, slow_us: int) -> list[CheckpointCompleted]:
 
 
 def checkpoint(run: StartedRun, number: int) -> None:
-    """Ask for it, and wait until it is complete."""
+    """Triggers a checkpoint, and waits until it is complete."""
     request_id = RequestId(f"checkpoint-{number}")
     submit(
         run.directory,
@@ -138,8 +142,11 @@ def checkpoint(run: StartedRun, number: int) -> None:
 
 
 def is_full(run: StartedRun, keys: int, full_bytes: int) -> bool:
-    """Some reader's channels hold about all that they may; keys are not spread evenly. The first
-    `keys` records have a key each."""
+    """Returns True if one reader's channels are about full, and its state has about all keys.
+
+    Keys are not spread evenly, so one reader is enough. The first `keys` records have a new key
+    each.
+    """
     samples = [e.event for e in run.of(MetricsSampled)]
     newest = next((s for s in reversed(samples) if isinstance(s, MetricsSampled)), None)
     if newest is None:

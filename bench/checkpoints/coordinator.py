@@ -1,12 +1,14 @@
 """How many acknowledgements does the coordinator take in a second, and does it stay flat?
 
 Expected: an acknowledgement is two dictionary operations and a comparison of two lengths, about a
-microsecond whatever the number of subtasks. So far above 100,000 a second at 10,000 subtasks, and
-within a factor of two of 100 subtasks, whose snapshots fit the processor's caches.
+microsecond for any number of subtasks. So the coordinator takes far above 100,000 a second at
+10,000 subtasks. That is within a factor of two of 100 subtasks, whose snapshots fit the processor's
+caches.
 
-Subtasks are simulated: what they say comes as values, so that messages and the journal do not
-count. `host_acks_per_s` is the same with them: decoded, and journalled as events. With `--keys N`
-each acknowledgement names a file with its part of N keys, which the coordinator never opens.
+Subtasks are simulated: their acknowledgements come as values, so that messages and the journal do
+not count. `host_acks_per_s` includes both: messages are decoded, and journalled as events. With
+`--keys N` each acknowledgement names a file with its part of N keys, which the coordinator never
+opens.
 """
 
 import statistics
@@ -37,7 +39,7 @@ SUBTASKS = (100, 1_000, 10_000)
 SUBTASKS_OF_VERTEX = 100
 KEY_BYTES = 25
 ACKNOWLEDGEMENTS = 300_000  # for each number of subtasks
-ROUNDS = 5  # of which the median counts
+ROUNDS = 5  # the median counts
 
 
 def main() -> None:
@@ -52,7 +54,7 @@ def main() -> None:
 
 
 def measure(largest: int, acknowledgements: int, keys: int) -> Fields:
-    """`flat_ratio`: acknowledgements a second of the most subtasks over those of the fewest."""
+    """`flat_ratio` is the acknowledgements a second of the most subtasks over the fewest."""
     counts = sorted({*(n for n in SUBTASKS if n < largest), largest})
     by_subtasks = {
         str(count): round(_median(lambda n=count: _pure(n, acknowledgements, keys)))  # type: ignore[misc]
@@ -72,7 +74,7 @@ def _median(measured: Callable[[], float]) -> float:
 
 
 def _pure(subtask_count: int, acknowledgements: int, keys: int) -> float:
-    """Acknowledgements a second, whole checkpoints from trigger to completion."""
+    """Measures acknowledgements a second, over whole checkpoints from trigger to completion."""
     snapshots = snapshots_of(subtask_count, keys)
     coordinator = _coordinator(snapshots)
     checkpoints = max(1, acknowledgements // subtask_count)
@@ -98,7 +100,7 @@ def _complete_one(
 
 
 def _hosted(subtask_count: int, keys: int) -> float:
-    """One checkpoint as the driver hears of it: decode, journal, coordinate."""
+    """Measures one checkpoint with all work of the driver: decode, journal, coordinate."""
     snapshots = snapshots_of(subtask_count, keys)
     coordinator = _coordinator(snapshots)
     lines = [msgspec.json.encode(_message(snapshot)) for snapshot in snapshots]

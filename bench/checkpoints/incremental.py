@@ -1,9 +1,9 @@
 """How many bytes does a checkpoint upload after 1 % of a million keys were touched?
 
 Expected by a sketch: the hashmap backend writes one row per touched key, with its row number and
-a flag, so about 0.014 of the full snapshot; RocksDB writes one sorted file of the touched rows and
-copies its small manifest, about 0.015. Compaction and new bases add to that now and then: the
-it reports the mean over many checkpoints too.
+a flag, so about 0.014 of the full snapshot. RocksDB writes one sorted file of the touched rows and
+copies its small manifest, about 0.015. Compaction and new bases add to that now and then, so the
+benchmark also reports the mean over many checkpoints.
 """
 
 import tempfile
@@ -60,7 +60,7 @@ class Measured:
         self.touch(self._rng.choice(self._keys, int(self._keys * part), replace=False))
 
     def full_bytes(self) -> int:
-        """Of a snapshot that depends on nothing, as without the setting."""
+        """Returns the bytes of a full snapshot, as without the setting."""
         [state] = self._backend.cut()
         file = self._store.write_batches(
             str(self._root / "full"), "full", state.schema, state.batches, open_format=False
@@ -68,7 +68,7 @@ class Measured:
         return file.length
 
     def checkpoint(self) -> int:
-        """Take one and complete it; the bytes that were uploaded."""
+        """Takes and completes a checkpoint; returns the uploaded bytes."""
         checkpoint_id = CheckpointId(self._newest + 1)
         [state] = self._backend.cut_increment(checkpoint_id, self._newest)
         if state.increment is None:

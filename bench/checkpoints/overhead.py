@@ -1,13 +1,12 @@
 """What do checkpoints every second cost? The same run with them and without, in pairs.
 
-Expected: a checkpoint of 1,000 keys writes a few kilobytes on another thread, so about 1 %; one of
-a million keys copies 25 MB, once a second, so about 1 % as well. Without checkpoints there are no
-modes, so a pair is a run without them, one of each mode, one of each again, and one without
-(`pairs.py`).
+Expected: a checkpoint of 1,000 keys writes a few kilobytes on another thread, so about 1 %. One of
+a million keys copies 25 MB once a second, so about 1 % too. Without checkpoints there are no modes,
+so a pair is a run without them, one of each mode, one of each again, and one without (`pairs.py`).
 
-`slowdown` is of the wall clock, which whatever else runs on the machine moves; `more_processor` is
-of the processor time of the run's own processes, which it moves far less. A bar is missed or met
-only where the whole interval around a figure lies on one side of it, and `undecided` otherwise.
+`slowdown` uses the wall clock, which other programs on the machine affect. `more_processor` uses
+the processor time of the run's own processes, which they affect far less. A bar is missed or met
+only if the whole interval around a figure lies on one side of it, and `undecided` otherwise.
 """
 
 import statistics
@@ -31,8 +30,8 @@ from bench.pairs import Pair, described, mean_rate, median_interval, run_pairs
 from bench.whole_run import Measured
 
 BARS = (at_most("slowdown", 0.03), at_most("more_processor", 0.03))
-WITHOUT = "aligned"  # any mode will do where nothing is checkpointed
-PAIRS = 6  # the fewest whose interval comes to 95 %
+WITHOUT = "aligned"  # without checkpoints, any mode will do
+PAIRS = 6  # the fewest whose interval reaches 95 %
 
 Runs = Pair[Measured, Measured]
 
@@ -48,7 +47,7 @@ def main() -> None:
 
 
 def measure(work: Work, modes: Sequence[str], pairs: int, start: Start = on_spark) -> Fields:
-    """All figures of one mode are those of `by_mode`; above them, those of the slowest mode."""
+    """`by_mode` has the figures of each mode; the top level repeats those of the slowest one."""
     found = run_pairs(
         pairs,
         limit=partial(_run, work, NEVER, start),

@@ -1,1 +1,1 @@
-"""What the pages cost that people watch, and what it costs to be watched."""
+"""The cost of the pages that people watch, and the cost of watching queries."""

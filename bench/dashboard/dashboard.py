@@ -1,13 +1,13 @@
 """How long does a page take when the history is long?
 
-Expected: most pages read some dozens of rows by an index and render 50 to 200 kB, which is some
-tens of milliseconds; what is over the whole history, as percentiles are, reads 10,000 rows, which
-is about 100 ms. So every page is below 200 ms at p95.
+Expected: most pages read some dozens of rows through an index and render 50 to 200 kB, which takes
+some tens of milliseconds. Figures over the whole history, such as percentiles, read 10,000 rows,
+which takes about 100 ms. So every page is below 200 ms at p95.
 
-Every page in the table of addresses is asked for, signed in, through the web server over loopback.
-Between two rounds the run goes on by a sample and a checkpoint, so that nothing is answered that
-was made before. `p95_ms` is that of the slowest page. `not_asked` are addresses that gave no page,
-and why; `without_values` are those whose arguments the benchmark has no values for: add them to it.
+It requests every page in the table of addresses, signed in, through the web server over loopback.
+Between two rounds the run advances by a sample and a checkpoint, so that no answer comes from a
+cache. `p95_ms` is that of the slowest page. `not_asked` are addresses that gave no page, and why.
+`without_values` are addresses with arguments for which the benchmark has no values; add them to it.
 """
 
 import os
@@ -28,7 +28,7 @@ def main() -> None:
     benchmark.options.add_argument("--rounds", type=int, default=ROUNDS)
     options = benchmark.options.parse()
     with tempfile.TemporaryDirectory(prefix="ftdash-bench-") as home:
-        # Settings are read once, when Django loads: the home comes first.
+        # Django reads its settings once, when it loads, so the home has to come first.
         os.environ |= {"FTDASH_HOME": home, "DJANGO_SETTINGS_MODULE": "ftdash.settings"}
         django.setup()
         from bench.dashboard.dashboard_pages import measure

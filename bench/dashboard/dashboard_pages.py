@@ -1,6 +1,6 @@
 """A dashboard with a long history, its web server, and a browser's requests for every page.
 
-Needs Django to be loaded with a home of its own. The table of addresses says which pages there are.
+Django has to be loaded with a separate home. The table of addresses lists the pages.
 """
 
 import os
@@ -33,7 +33,7 @@ VARIANTS = {
     "checkpoints": ("?before=5000", "?status=FAILED", "?kind=SAVEPOINT&to_id=500"),
     "checkpoint": ("?against=1",),
 }
-"""Questions to a page that cost more than the plain one, or might."""
+"""Query strings with which a page costs more than the plain one, or might."""
 
 NO_PAGES = {"events": "a stream without end", "login": "for those who are not signed in"}
 BAR_MS = 200
@@ -82,7 +82,7 @@ def measure(checkpoints: int, rounds: int) -> Fields:
 
 
 def long_history(checkpoints: int) -> SimulatedRun:
-    """Written as journals, and folded by the projector, as of a run that has ended just now."""
+    """Writes journals, and folds them with the projector, as if the run had ended just now."""
     began_s = time.monotonic()
     started_ms = time.time_ns() // 1_000_000 - checkpoints * CHECKPOINT_MS
     simulated = SimulatedRun(new_run(PIPELINE), SEED, started_ms)
@@ -99,7 +99,7 @@ def long_history(checkpoints: int) -> SimulatedRun:
 
 
 def game_day(run: Run) -> int:
-    """One that waits for its fault."""
+    """Creates a game day that waits for its fault; returns its key."""
     asked = GameDay.objects.create(
         pipeline=run.pipeline,
         run=run,
@@ -115,7 +115,10 @@ def game_day(run: Run) -> int:
 def pages(
     patterns: list[URLPattern | URLResolver], values: Mapping[str, str]
 ) -> tuple[list[Page], list[str]]:
-    """Those for people: doors for programs have a namespace. And those without all `values`."""
+    """Returns the pages for people, and the names of those whose `values` are not complete.
+
+    Addresses for programs have a namespace, so they are left out.
+    """
     known, without_values = [], []
     for each in patterns:
         if isinstance(each, URLResolver):
@@ -136,7 +139,7 @@ def pages(
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The web server of an installation, in a process of its own."""
+    """Runs the web server of an installation in a separate process, and yields its address."""
     port = free_port()
     process = subprocess.Popen(web(port).command, env=dict(os.environ))
     try:
@@ -163,7 +166,10 @@ def sign_in(browser: httpx.Client) -> None:
 
 
 def answering(browser: httpx.Client, known: list[Page]) -> tuple[list[Page], dict[str, str]]:
-    """The first request for each, which no one counts: it loads what the server needs."""
+    """Makes the first request for each page, which does not count: it loads what the server needs.
+
+    Returns the pages that answered, and the reasons why others did not.
+    """
     asked, not_asked = [], {}
     for page in known:
         answer = browser.get(page.address)
@@ -180,7 +186,7 @@ def answering(browser: httpx.Client, known: list[Page]) -> tuple[list[Page], dic
 def timed(
     browser: httpx.Client, asked: list[Page], simulated: SimulatedRun, rounds: int
 ) -> dict[str, list[float]]:
-    """Milliseconds of each request, to the last byte, by page."""
+    """Measures the milliseconds of each request, to the last byte, by page."""
     taken: dict[str, list[float]] = {page.name: [] for page in asked}
     projector = Projector()
     for number in range(rounds):

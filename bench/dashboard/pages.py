@@ -4,9 +4,10 @@ Expected: a checkpoint at parallelism 64 is 256 subtasks with 12,288 channels. A
 rows once (6 MB of JSON, some 100 ms), and shows the worst of them and a heat map of all; that is
 20 to 60 kB compressed. The fleet page reads a fixed number of queries and shows 50 lines.
 
-Asked for, signed in, through the web server over loopback and with compression, as a browser does:
-the pages of the wide pipeline, the page of all pipelines, and the live refresh of each. Between two
-rounds the run goes on by a sample and a checkpoint. `kb` is what went over the network.
+It requests the pages of the wide pipeline, the page of all pipelines, and the live refresh of each.
+The requests are signed in and go through the web server over loopback and with compression, like a
+browser's. Between two rounds the run advances by a sample and a checkpoint. `kb` is the traffic
+over the network.
 """
 
 import os
@@ -35,7 +36,7 @@ def main() -> None:
     benchmark.options.add_argument("--rounds", type=int, default=ROUNDS)
     options = benchmark.options.parse()
     with tempfile.TemporaryDirectory(prefix="ftdash-bench-") as home:
-        # Settings are read once, when Django loads: the home comes first.
+        # Django reads its settings once, when it loads, so the home has to come first.
         os.environ |= {"FTDASH_HOME": home, "DJANGO_SETTINGS_MODULE": "ftdash.settings"}
         django.setup()
         from bench.dashboard.wide_pages import measure

@@ -1,15 +1,15 @@
-"""Do those who watch slow a pipeline's checkpoints?
+"""Do viewers slow a pipeline's checkpoints?
 
-Expected: no. Each of 200 tabs holds one event stream and asks for the page's regions after a
-change, all of them together some 100 times a second at most; an answer that others were given
+Expected: no. Each of 200 tabs holds one event stream and requests the page's regions after a
+change, all of them together at most some 100 times a second. An answer that another tab got before
 takes some 5 ms of the web server. That is half a core, beside a pipeline that is paced.
 
-The demonstration runs whole, as a person starts it. Windows without viewers and windows with all
-viewers take turns, in the order ABBA; `ratio` is the median end-to-end duration of the checkpoints
-that were triggered in the ones, over that in the others. Viewers have machines of their own: here
-they share this one, so they are simulated by a client that costs little (0.06 of a core; httpx took
-0.9, and with it a checkpoint was 1.5 times as long). `refresh_p95_ms` is how long a tab waited for
-its regions.
+The complete demonstration runs, as a person starts it. Windows without viewers and windows with all
+viewers take turns, in the order ABBA. `ratio` is the median end-to-end duration of the checkpoints
+that were triggered with viewers, over that without. Real viewers have their own machines, but here
+they share this one. So a client that costs little simulates them (0.06 of a core; httpx took 0.9,
+and with it a checkpoint was 1.5 times as long). `refresh_p95_ms` is how long a tab waited for its
+regions.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ PAIRS = 3
 WINDOW_S = 20.0
 ENDING_S = 60.0
 ANSWER_S = 20.0  # until a tab gives up
-ASK_EVERY_S = 3.0  # as static/js/live.js does where the stream says nothing
+ASK_EVERY_S = 3.0  # like static/js/live.js while the stream is silent
 BARS = (at_most("ratio", 1.25),)
 
 
 @dataclass(slots=True)
 class Watched:
-    """What the viewers of all windows have met."""
+    """The refreshes and failures of the viewers in all windows."""
 
     refreshes: list[tuple[float, float]] = field(default_factory=list)  # when, and milliseconds
     failures: int = 0
@@ -50,7 +50,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """From and to, in seconds since the epoch."""
+    """A window of time, in seconds since the epoch, and its number of viewers."""
 
     from_s: float
     to_s: float
@@ -87,8 +87,8 @@ async def measure(address: str, password: str, viewers: int, pairs: int, window_
     windows: list[Window] = []
     async with ClientSession(
         address,
-        connector=TCPConnector(limit=0),  # as many connections as it takes
-        cookie_jar=CookieJar(unsafe=True),  # also of a host that is given by its address
+        connector=TCPConnector(limit=0),  # no limit on connections
+        cookie_jar=CookieJar(unsafe=True),  # also accepts cookies of a host given as an IP address
         timeout=ClientTimeout(total=ANSWER_S),
         raise_for_status=True,
     ) as browser:
@@ -116,7 +116,7 @@ def cookies(browser: ClientSession) -> dict[str, str]:
 
 
 async def window(browser: ClientSession, viewers: int, window_s: float, watched: Watched) -> Window:
-    """Waits until all of them watch, and counts from then on."""
+    """Starts the viewers, waits until all of them watch, and counts from then on."""
     tabs = [asyncio.create_task(watch(browser, watched)) for _ in range(viewers)]
     await asyncio.sleep(window_s / 4)
     began_s = time.time()
@@ -130,7 +130,7 @@ async def window(browser: ClientSession, viewers: int, window_s: float, watched:
 
 
 async def watch(browser: ClientSession, watched: Watched) -> None:
-    """One tab: it refreshes when its pipeline has changed, and by itself where it hears nothing."""
+    """One tab: it refreshes when its pipeline changes, and regularly while the stream is silent."""
     changed = asyncio.Event()
     listening = asyncio.create_task(listen(browser, changed))
     try:
@@ -176,7 +176,7 @@ def compared(
 
 
 def durations(rows: Sequence[Mapping[str, Any]], of: Window) -> list[float]:
-    """End to end, in milliseconds, of what was triggered within the window and completed."""
+    """Returns the end-to-end milliseconds of the completed checkpoints triggered in the window."""
     return [
         float(row["end_to_end_ms"])
         for row in rows
@@ -186,7 +186,7 @@ def durations(rows: Sequence[Mapping[str, Any]], of: Window) -> list[float]:
 
 
 def _p95(values: list[float]) -> float:
-    """As the pages compute it."""
+    """Computes the percentile as the pages do."""
     return float(np.quantile(values, 0.95, method="weibull"))
 
 

@@ -1,18 +1,18 @@
-"""What does it cost to watch the Structured Streaming queries of others?
+"""What does it cost to watch other people's Structured Streaming queries?
 
 Expected: an event is one row of about a kilobyte in a bulk insert, some 0.2 ms with its checks, so
-that one process takes in 3,000 to 5,000 a second. The page of all pipelines reads one row for each
-query, whatever its history is: some tens of milliseconds for a hundred. The doctor lists a
-directory once and opens two small files per batch: one or two seconds for 10,000. The listener
-formats one text for each batch, outside the batch's own thread: well below 1 %.
+one process takes in 3,000 to 5,000 a second. The page of all pipelines reads one row for each query
+regardless of its history: some tens of milliseconds for a hundred. The doctor lists a directory
+once and opens two small files per batch: one or two seconds for 10,000. The listener formats one
+text for each batch, outside the batch's own thread: well below 1 %.
 
-`events_per_s`: reports of 200 events through the API's own view, in one process, with a database
-that already has the history. `p95_ms`: the page of all pipelines, with all of that history.
-`doctor_s`: a checkpoint directory with so many batches is read and judged. `listener_share`: how
-much longer the batches of a real query are with a listener than without, the median over groups of
-blocks without, with, with, without, and between which two of the groups the true one lies
-(`listener_interval`); null if `--groups 0`. `listener_cpu_ms`: how much more processor time a batch
-of `batch_ms` takes with it in the driver's Python, the server that takes the reports included.
+`events_per_s` measures reports of 200 events through the API's own view, in one process, with a
+database that already has the history. `p95_ms` is that of the page of all pipelines, with all of
+that history. `doctor_s` is the time to read and judge a checkpoint directory with `--batches`
+batches. `listener_share` is how much longer a real query's batches take with a listener. It is the
+median over groups of blocks (without, with, with, without); `listener_interval` is its confidence
+interval. Both are null with `--groups 0`. `listener_cpu_ms` is the additional processor time for a
+batch of `batch_ms` in the driver's Python, including the server that takes the reports.
 """
 
 import os
@@ -43,7 +43,7 @@ def main() -> None:
     benchmark.options.add_argument("--groups", type=int, default=GROUPS)
     options = benchmark.options.parse()
     with tempfile.TemporaryDirectory(prefix="ftdash-bench-") as home:
-        # Settings are read once, when Django loads: the home comes first.
+        # Django reads its settings once, when it loads, so the home has to come first.
         os.environ |= {
             "FTDASH_HOME": home,
             "FTDASH_WATCH_ROOTS": home,

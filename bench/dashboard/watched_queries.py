@@ -1,6 +1,6 @@
 """The parts of `bench watch`: reports, the page of all pipelines, the doctor, and the listener.
 
-Needs Django to be loaded with a home of its own.
+Django has to be loaded with a separate home.
 """
 
 import json
@@ -33,7 +33,7 @@ LISTENER = settings.BASE_DIR / "pipelines" / "spark" / "listener"
 
 
 def measure(queries: int, batches: int, rounds: int) -> Fields:
-    """`events_per_s` over the last `MEASURED_EVENTS`, when the history is already there."""
+    """Measures `events_per_s` over the last `MEASURED_EVENTS`, when the history is there."""
     call_command("migrate", verbosity=0)
     call_command("collectstatic", verbosity=0, interactive=False)
     settings.ALLOWED_HOSTS = ["testserver"]
@@ -66,7 +66,7 @@ def measure(queries: int, batches: int, rounds: int) -> Fields:
 
 
 def _reports(queries: int, batches: int) -> Iterator[list[Any]]:
-    """As a hundred listeners send them: each one batches of its own query."""
+    """Yields reports as many listeners send them, each about batches of its own query."""
     began = timezone.now() - timedelta(seconds=10 * batches)
     for first in range(0, batches, REPORT_EVENTS):
         numbers = range(first, min(batches, first + REPORT_EVENTS))
@@ -85,7 +85,7 @@ def _reports(queries: int, batches: int) -> Iterator[list[Any]]:
 
 def _pages(rounds: int) -> list[float]:
     browser: Client = signed_in(admin_user("bench"))
-    browser.get("/")  # no one counts it: it loads what the server needs
+    browser.get("/")  # not counted: the first request loads what the server needs
     taken = []
     for _ in range(rounds):
         began_s = time.perf_counter()
@@ -108,7 +108,7 @@ def doctor(directory: Path, batches: int) -> Fields:
 
 
 def listener_share(home: Path, groups: int) -> Fields:
-    """By how much the batches of a query take longer with the listener, in each group of blocks."""
+    """Measures how much longer a query's batches take with the listener, in groups of blocks."""
     if not groups:
         return {"listener_share": None}
     environment = {**os.environ, "PYTHONPATH": str(LISTENER)}

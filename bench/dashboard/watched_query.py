@@ -1,13 +1,12 @@
-"""A stateful query in its own process, to which the listener comes and goes, for `bench watch`.
+"""A stateful query in its own process, with and without the listener, for `bench watch`.
 
     python -m bench.dashboard.watched_query CHECKPOINT GROUPS
 
-Prints one JSON object with, for each block of batches without the listener and for each with it,
-the median milliseconds of a batch, and the processor time that this process, which is not the JVM,
-takes for a batch. A group has four blocks: without, with, with, without. They lie
-seconds apart in one warm process, so that whatever else changes weighs on both alike. The dashboard
-is a server in the same process that takes every report, so that its cost weighs on the listener and
-not on nothing.
+It prints one JSON object. For each block of batches with or without the listener, this has the
+median milliseconds of a batch, and the processor time of this process, without the JVM, for a
+batch. A group has four blocks: without, with, with, without. They are seconds apart in one warm
+process, so that other changes affect both alike. The dashboard is a server in the same process that
+takes every report, so its cost counts as the listener's.
 """
 
 import argparse
@@ -25,7 +24,8 @@ from tests.listener_dashboard import Dashboard
 
 WARM_BATCHES = 60
 BLOCK_BATCHES = 8
-"""That count: the one under way when the listener comes or goes is left out."""
+"""The batches that count in a block, without the one under way when the listener is added or
+removed."""
 
 GROUP = (False, True, True, False)
 ROWS_PER_BATCH = 200_000
@@ -94,7 +94,7 @@ def started(spark: SparkSession, checkpoint: str) -> StreamingQuery:
 
 
 def newest(query: StreamingQuery) -> int:
-    """The id of the last batch that has ended; -1: none has."""
+    """Returns the id of the last batch that has ended, or -1 if none has."""
     last = query.lastProgress
     return -1 if last is None else int(last["batchId"])
 

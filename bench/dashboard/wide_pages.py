@@ -1,6 +1,6 @@
-"""The pages of a wide pipeline and of a large fleet, as a browser asks for them.
+"""The pages of a wide pipeline and of a large fleet, as a browser requests them.
 
-Needs Django to be loaded with a home of its own.
+Django has to be loaded with a separate home.
 """
 
 import time
@@ -49,7 +49,7 @@ def measure(parallelism: int, pipelines: int, rounds: int) -> Fields:
         sign_in(browser)
         for number in range(rounds + 1):
             go_on(wide)
-            while projector.run_once():  # one fold takes a part of so wide a checkpoint
+            while projector.run_once():  # one fold takes only a part of such a wide checkpoint
                 pass
             beat(projector)
             heard(rows)
@@ -72,7 +72,7 @@ def go_on(wide: WideRun) -> None:
 
 
 def addresses(newest: int) -> list[Page]:
-    """Each page, and what an open tab asks for after a change."""
+    """Returns each page, and the address that an open tab requests after a change."""
     found = [
         Page(
             "fleet",
@@ -92,7 +92,7 @@ def addresses(newest: int) -> list[Page]:
 
 
 def asked(browser: httpx.Client, page: Page) -> tuple[float, float]:
-    """Milliseconds to the last byte, and kB over the network."""
+    """Measures the milliseconds to the last byte, and the kB over the network."""
     began_s = time.perf_counter()
     with browser.stream("GET", page.address) as answer:
         answer.raise_for_status()

@@ -1,1 +1,1 @@
-"""The drill: incidents staged on real pipelines, and read on the pages as a person reads them."""
+"""The drill: stages incidents on real pipelines, and reads the pages as a person would."""

@@ -1,13 +1,13 @@
 """How long does the fleet page need to name the cause of an incident, and where is the next step?
 
-Expected: what a driver notices is in its journal at once, the projector folds it within 0.3 s and
-judges once a second, and an open page hears of it. So a cause is named some 2 s after the run
-notices it, and the next step is a button beside the cause: two clicks with its form.
+Expected: a driver writes an event to its journal at once, the projector folds it within 0.3 s and
+judges once a second, and an open page then gets an update. So the page names a cause some 2 s after
+the run notices it. The next step is a button beside the cause: two clicks with its form.
 
-Each incident is staged on a real pipeline in an installation of its own, and read in a real browser
-from the fleet page. It passes if one notice says the expected within 10 s, or the timeout in force
-and 5 s, and the expected step is taken within 3 clicks. `--healthy-minutes N` then runs five
-pipelines under load: nothing may be raised.
+The drill stages each incident on a real pipeline in a separate installation, and reads the fleet
+page in a real browser. An incident passes if one notice says the expected within 10 s, or within
+the timeout in force plus 5 s, and the expected step takes at most 3 clicks. `--healthy-minutes N`
+then runs five pipelines under load, and no notice may appear.
 """
 
 import os
@@ -46,7 +46,7 @@ def main() -> None:
     add("--pictures", type=Path, help="directory for pictures of each incident")
     options = benchmark.options.parse()
     home = Path(tempfile.mkdtemp(prefix="ftdash-drill-"))
-    # Settings are read once, when Django loads: the home comes first.
+    # Django reads its settings once, when it loads, so the home has to come first.
     os.environ |= environment_of(home, os.getpid(), os.environ)
     os.environ["FTDASH_STORAGE_ROOTS"] = str(home)
     if options.without_spark:

@@ -1,8 +1,8 @@
-"""The pipeline of the drill: records that never end, counted by key, with levers that break it.
+"""The pipeline of the drill: it counts endless records by key, and has levers that break it.
 
-A lever is a file in the directory of the pipeline, which the incident puts there while the pipeline
-runs. Records come at a fixed rate and each costs a fixed time, so that the pipeline is under load
-without using the processor.
+A lever is a file that an incident puts into the pipeline's directory while the pipeline runs.
+Records come at a fixed rate and each costs a fixed time, so that the pipeline is under load without
+using the processor.
 """
 
 import os
@@ -38,30 +38,28 @@ from pipelines.stream import (
 )
 
 REDIS, POSTGRES, KAFKA = "FTDASH_DRILL_REDIS", "FTDASH_DRILL_POSTGRES", "FTDASH_DRILL_KAFKA"
-"""In the environment: the addresses of the servers that the incidents take away."""
+"""Environment variables with the addresses of the servers that incidents stop."""
 
 RECORDS = pa.schema([("n", pa.int64()), ("key", pa.int64())])
 COUNTED = pa.schema([("n", pa.int64()), ("key", pa.int64()), ("nth", pa.int64())])
 SPLITS = 2
 BATCH_RECORDS = 10
 BATCH_S = 0.05  # so 400 records a second
-COST_S = (
-    0.003  # of a record: three fifths of the time of each of two subtasks, more than all of one
-)
+COST_S = 0.003  # of a record: it takes 60 % of the time of two subtasks, or more than all of one
 KEYS = 64
 HOT_KEY = 7
 TRANSACTION_TIMEOUT = timedelta(seconds=30)
-LOOK_EVERY = timedelta(seconds=2)  # for new files: what no source has seen is named by no page
+LOOK_EVERY = timedelta(seconds=2)  # for new files: a page cannot name one that no source has seen
 
 POISON, STUCK, SKEWED, AWAY = "poison", "stuck", "skewed", "away"
 UID, CLOCK = "uid", "clock"
-"""Levers. `UID` holds the uid that the counting operator has by now, and `CLOCK` by how many
-seconds the clock of the machine is ahead."""
+"""Levers. `UID` holds the present uid of the counting operator, `CLOCK` the seconds by which the
+machine's clock is ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """Implements `Source`: numbers without an end, in splits that are read side by side."""
+    """Implements `Source`: endless numbers, in splits that are read in parallel."""
 
     levers: Path
     concurrent_splits: int = 1
@@ -98,7 +96,7 @@ class Ticks:
 
 
 class Count(KeyedProcessFunction):
-    """Numbers the records of each key, and takes its time for each."""
+    """Numbers the records of each key, and takes a fixed time for each record."""
 
     def __init__(self, cost_ms: float) -> None:
         self._cost_s = cost_ms / 1000
@@ -137,8 +135,10 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
 
 
 def follow_clock(lever: Path) -> None:
-    """From now on the clock of this process is ahead by what the lever says, if it is there; the
-    monotonic one goes on, as it does when a machine's clock is set."""
+    """From now on, sets the clock of this process ahead by the lever's seconds, if it exists.
+
+    The monotonic clock does not change, as when a machine's clock is set.
+    """
     now, now_ns = time.time, time.time_ns
 
     def ahead_s() -> int:
@@ -149,7 +149,7 @@ def follow_clock(lever: Path) -> None:
 
 
 def _uid(place: Path) -> str:
-    """The code of the pipeline, as far as it is edited while the pipeline runs."""
+    """Returns the counting operator's uid, the part of the code that an incident edits."""
     lever = place / UID
     return lever.read_text() if lever.exists() else "count"
 

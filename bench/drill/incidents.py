@@ -1,4 +1,4 @@
-"""The incidents of the drill: how each is staged, and what the fleet page has to say."""
+"""The incidents of the drill: how each is staged, and what the fleet page has to show."""
 
 import os
 import secrets
@@ -22,25 +22,28 @@ CLICKS_MAX = 3
 ANSWER_S = 60.0
 CERTIFICATE_S = 75.0
 ENTRIES = 400
-LOST = ENTRIES - ENTRIES // 4  # by what trims the stream
+LOST = ENTRIES - ENTRIES // 4  # when the incident trims the stream
 
 Stage = Callable[[Staged], AbstractContextManager[float]]
-"""Begins the incident, and gives the moment (monotonic); what is left of it goes afterwards."""
+"""Begins the incident and yields the moment (monotonic); cleans up at the end of the block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staging:
-    """`said`: regular expressions that one notice of the fleet page has to hold, the cause among
-    them. `steps`: what a person presses from that notice on, the last one in a form, or words of
-    its advice where the step is taken outside. `timeout_s`: that is in force, until which nothing
-    can be known. `{place}` in a setting is the pipeline's directory."""
+    """How an incident is staged, and what the fleet page has to show.
+
+    One notice of the page has to match all of `said`, regular expressions that include the cause.
+    `steps` are the buttons that a person presses from that notice on, the last one before a form,
+    or words of the advice if the step is outside the page. Before `timeout_s`, the timeout in
+    force, the cause cannot be known. `{place}` in a setting is the pipeline's directory.
+    """
 
     stage: Stage
     said: tuple[str, ...]
     steps: tuple[str, ...]
-    given: str = ""  # what the last form holds
+    given: str = ""  # a regular expression for the content of the last form
     is_outside: bool = False
-    is_pressed: bool = True  # else the form needs what the drill does not have, such as new code
+    is_pressed: bool = True  # False if the form needs more than the drill has, such as new code
     timeout_s: float = LIMIT_S - AFTER_TIMEOUT_S
     settings: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
@@ -55,7 +58,7 @@ class Staging:
 
 
 def nothing(staged: Staged) -> AbstractContextManager[float]:
-    """For pipelines that are well."""
+    """Stages nothing, for healthy pipelines."""
     return nullcontext(time.monotonic())
 
 
@@ -64,7 +67,10 @@ def pulled(lever: str, text: str, staged: Staged) -> Iterator[float]:
 
 
 def stepped_clock(staged: Staged) -> Iterator[float]:
-    """Set right afterwards: this process checked the pipeline, so it follows the lever too."""
+    """Steps the clock, and sets it right afterwards.
+
+    This process checked the pipeline, so its clock follows the lever too.
+    """
     yield staged.pull(CLOCK, "3600")
     (staged.place / CLOCK).unlink()
 
@@ -80,7 +86,7 @@ def malformed(staged: Staged) -> Iterator[float]:
 
 
 def put(staged: Staged, name: str, text: str) -> None:
-    """A whole file at once."""
+    """Puts a file into the input, whole and at once."""
     inbox = staged.place / "input"
     inbox.mkdir(exist_ok=True)
     new = inbox / f".{name}"
@@ -97,7 +103,7 @@ def stopped_slot(staged: Staged) -> Iterator[float]:
 
 
 def killed_slot(staged: Staged) -> Iterator[float]:
-    """As the kernel kills the process that has most memory."""
+    """Kills a slot, as the kernel kills the process that uses the most memory."""
     staged.slot().kill()
     yield time.monotonic()
 
@@ -120,7 +126,7 @@ def read_only_disk(staged: Staged) -> Iterator[float]:
 
 
 def remounted(disk: Path, mode: str) -> bool:
-    """False: a file is just being written."""
+    """Returns False if that is not possible because a file is being written."""
     command = ["mount", "-o", f"remount,{mode}", str(disk)]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
@@ -156,7 +162,7 @@ def stopped_broker(staged: Staged) -> Iterator[float]:
 
 
 def trimmed(staged: Staged) -> Iterator[float]:
-    """Entries come and are deleted before any reader sees them."""
+    """Adds entries, and deletes some of them before any reader sees them."""
     server = staged.site.servers.redis
     if server is not None:
         with server.client() as client, client.pipeline(transaction=True) as at_once:
@@ -169,7 +175,7 @@ def trimmed(staged: Staged) -> Iterator[float]:
 
 
 def corrupted(staged: Staged) -> Iterator[float]:
-    """The newest checkpoint's own files, and then a slot dies."""
+    """Corrupts the newest checkpoint's own files, and then kills a slot."""
     newest = staged.checkpoints[-1]
     for file in newest.iterdir():
         if file.is_file() and file.name != "manifest.json":
@@ -181,7 +187,7 @@ def corrupted(staged: Staged) -> Iterator[float]:
 
 
 def renamed(staged: Staged) -> Iterator[float]:
-    """The code was edited, and the driver that starts next reads it."""
+    """Edits the code, and kills the driver, so that the next driver reads the new code."""
     staged.pull(UID, "counts")
     yield staged.kill_driver()
 
@@ -201,14 +207,17 @@ def killed_twice(staged: Staged) -> Iterator[float]:
 
 
 def certificates(staged: Staged) -> None:
-    """Valid for long enough to start with."""
+    """Issues certificates that stay valid just long enough for the start."""
     until = datetime.now(UTC) + timedelta(seconds=CERTIFICATE_S)
     Authority(staged.place / "tls").issued(until)
     staged.pull("expires", str(until.timestamp()))
 
 
 def expired(staged: Staged) -> Iterator[float]:
-    """Connections go on; the next attempt cannot make any."""
+    """Waits until the certificates expire, and kills a slot.
+
+    Open connections survive, but the next attempt cannot make new ones.
+    """
     left_s = float((staged.place / "expires").read_text()) - time.time()
     time.sleep(max(0.0, left_s) + 1)
     staged.slot().kill()
@@ -226,7 +235,7 @@ SHORT = {
     "heartbeat.timeout": "5 s",
     "restart-strategy.exponential-delay.max-backoff": "2 s",
 }
-"""So that a transaction of 30 s can be kept: else the run is refused."""
+"""Settings with which a transaction of 30 s lasts long enough; otherwise the run is refused."""
 
 RESTARTS = {
     "restart-strategy.type": "fixed-delay",

@@ -1,6 +1,7 @@
 """Reads the fleet page in a real browser, and takes the next step that it offers.
 
-The browser has a thread of its own: its loop would keep Django from asking the database.
+The browser runs in a separate thread, because its event loop would keep Django from querying the
+database.
 """
 
 import base64
@@ -35,7 +36,7 @@ DONE = "the drill takes the next step"
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """`at_s`: monotonic; None: the page did not name it in time."""
+    """`at_s` is monotonic, or None if the page did not name the cause in time."""
 
     at_s: float | None
     text: str  # what the page said
@@ -43,14 +44,14 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """`clicks` None: the step was not found, or was refused."""
+    """`clicks` is None if the step was not found, or was refused."""
 
     clicks: int | None
     text: str
 
 
 class Offered(Protocol):
-    """The step that a notice has to offer: what is pressed from it on, or what it advises."""
+    """The step that a notice has to offer: the buttons to press from it on, or its advice."""
 
     @property
     def steps(self) -> tuple[str, ...]: ...
@@ -63,7 +64,7 @@ class Offered(Protocol):
 
 
 class Reader:
-    """One person at one page. Called from any thread."""
+    """One person at one page. You may call its public methods from any thread."""
 
     def __init__(self, browser: Browser, thread: ThreadPoolExecutor, address: str) -> None:
         self._thread, self._address = thread, address
@@ -93,8 +94,10 @@ class Reader:
         return self._asked(lambda: _texts(self._page.locator(NOTICES)))
 
     def take_pictures(self, words: tuple[str, ...], directory: Path, name: str) -> None:
-        """Of the page down to the notice with these words: in light, in dark, and at the width of
-        a telephone."""
+        """Takes pictures of the page down to the notice with these words.
+
+        It takes one in light, one in dark, and one at the width of a telephone.
+        """
         self._asked(lambda: self._take_pictures(words, directory, name))
 
     def _asked(self, question: Callable[[], T]) -> T:
@@ -168,7 +171,7 @@ class Reader:
         self._page.set_viewport_size(DESK)
 
     def _picture(self, words: tuple[str, ...], size: ViewportSize) -> bytes:
-        """By Chromium itself, which writes WebP; Playwright writes larger kinds only."""
+        """Takes a picture through Chromium itself, which writes WebP; Playwright's are larger."""
         place = self._notice(words).bounding_box()
         height = place["y"] + place["height"] + MARGIN if place else size["height"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": height, "scale": 1}
@@ -190,7 +193,7 @@ def _texts(found: Locator) -> list[str]:
 
 @contextmanager
 def reader(address: str, account: Account) -> Iterator[Reader]:
-    """Signed in."""
+    """Opens a browser and signs in."""
     with ThreadPoolExecutor(1) as thread:
         browsers = chromium()
         browser = thread.submit(browsers.__enter__).result()

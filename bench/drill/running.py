@@ -1,6 +1,6 @@
-"""Runs the drill: one incident after the other, then pipelines that are well.
+"""Runs the drill: one incident after the other, then healthy pipelines.
 
-Needs Django to be loaded in the environment of an installation of its own.
+Django has to be loaded in the environment of a separate installation.
 """
 
 import time
@@ -20,12 +20,12 @@ from ftdash.incidents.models import Incident
 LOOK_EVERY_S = 1.0
 WELL = Staging(stage=nothing, said=(), steps=())
 GRACE_S = 30.0
-"""How much longer than its limit a cause is waited for, so that the report says how late it is."""
+"""The time to wait for a cause beyond its limit, so that the report says how late it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`seconds` and `clicks` None: it was not named, or its step not found."""
+    """`seconds` is None if no notice named the cause, `clicks` if the step was not found."""
 
     passed: bool = False
     seconds: float | None = None
@@ -111,7 +111,7 @@ def _read(
 
 
 def _healthy(site: Installation, person: Reader, minutes: float, pipelines: int) -> list[str]:
-    """What the fleet page said while nothing was wrong, each sentence once."""
+    """Returns the sentences on the fleet page while nothing was wrong, each once."""
     raised: dict[str, None] = {}
     with ExitStack() as stack:
         names = [f"healthy-{number + 1}" for number in range(pipelines)]

@@ -1,6 +1,6 @@
-"""An installation of the drill's own, the servers that its pipelines need, and one pipeline in it.
+"""A separate installation for the drill, the servers that its pipelines need, and one pipeline.
 
-Needs Django to be loaded in the environment of that installation.
+Django has to be loaded in the environment of that installation.
 """
 
 import os
@@ -41,20 +41,20 @@ ENDED_WITHIN_S = 40.0
 PARALLELISM = 2
 CHECKPOINTS_BEFORE = 3
 DISK_BYTES = 8 << 20
-PREPARED_MAX = 32  # of a two-phase sink two for each subtask
+PREPARED_MAX = 32  # a two-phase sink needs two for each subtask
 ROOT = "drill"
-"""In the home: where pipelines have their levers, their input and their output."""
+"""The directory, in the home, of the pipelines' levers, input and output."""
 
 
 @dataclass(slots=True)
 class Servers:
-    """Those that the chosen incidents need; the others are None."""
+    """The servers that the chosen incidents need; the others are None."""
 
     redis: RedisBroker | None = None
     postgres: PostgresServer | None = None
     kafka: KafkaBroker | None = None
     objects: ObjectServer | None = None
-    missing: dict[str, str] = field(default_factory=dict)  # why a server could not be had
+    missing: dict[str, str] = field(default_factory=dict)  # why a server does not start
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,13 @@ class Installation:
                     each.kill()
 
     def revive(self) -> None:
-        """Until all parts answer again."""
+        """Restarts the dead parts, and waits until all parts answer."""
         self.supervisor.revive()
 
 
 @contextmanager
 def installation(home: Path, needs: Collection[str]) -> Iterator[Installation]:
-    """With all its processes, and none of them afterwards."""
+    """Starts an installation with all its processes, and ends them with the block."""
     declare(FLOW.name, "bench.drill.flow")
     with ExitStack() as stack:
         servers = _servers(stack, home, needs)
@@ -99,7 +99,7 @@ def installation(home: Path, needs: Collection[str]) -> Iterator[Installation]:
 
 
 def _servers(stack: ExitStack, home: Path, needs: Collection[str]) -> Servers:
-    """Their addresses go into the environment, which drivers inherit."""
+    """Starts the servers, and puts their addresses into the environment, which drivers inherit."""
     found = Servers()
     for name in sorted(set(needs) & set(_STARTS)):
         try:
@@ -136,7 +136,7 @@ _STARTS = {"redis": _redis, "postgres": _postgres, "kafka": _kafka, "objects": _
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """One pipeline that runs, and what an incident does to it."""
+    """One running pipeline, and the means to stage an incident on it."""
 
     name: str
     place: Path  # of its levers, its input and its output
@@ -152,12 +152,12 @@ class Staged:
 
     @property
     def checkpoints(self) -> list[Path]:
-        """Those that are complete, oldest first."""
+        """Returns the complete checkpoints, oldest first."""
         found = (settings.JOBS_ROOT / self.name).glob("runs/*/checkpoints/chk-*/manifest.json")
         return sorted((each.parent for each in found), key=lambda each: each.stat().st_mtime_ns)
 
     def slot(self, number: int = 0) -> psutil.Process:
-        """One that lives: a busy machine may have cost the run a slot meanwhile."""
+        """Waits until the slot lives: on a busy machine the run may have lost it meanwhile."""
         living: list[psutil.Process] = []
 
         def lives(run: Run) -> bool:
@@ -192,8 +192,11 @@ class Staged:
 
 
 class Needs(Protocol):
-    """What a pipeline of the drill is started with. `disk`: the directory, in that of the pipeline,
-    that is a small disk of its own; empty: none is."""
+    """The start values of a pipeline of the drill.
+
+    `disk` is the directory, within that of the pipeline, that becomes a small disk; empty means
+    none.
+    """
 
     @property
     def settings(self) -> dict[str, str]: ...
@@ -203,7 +206,7 @@ class Needs(Protocol):
     def disk(self) -> str: ...
     @property
     def needs(self) -> str:
-        """A server; empty: none."""
+        """Returns the name of the server that the pipeline needs, or an empty text if none."""
         ...
 
     @property
@@ -212,7 +215,7 @@ class Needs(Protocol):
 
 @contextmanager
 def running(site: Installation, name: str, needs: "Needs") -> Iterator[Staged]:
-    """Raises Rejected where this machine does not give what it needs."""
+    """Runs a pipeline. Raises Rejected if this machine does not have what the pipeline needs."""
     if needs.needs in site.servers.missing:
         raise Rejected(site.servers.missing[needs.needs])
     staged = Staged(name, site.home / ROOT / name, site)
@@ -237,7 +240,10 @@ def running(site: Installation, name: str, needs: "Needs") -> Iterator[Staged]:
 
 
 def end(staged: Staged) -> None:
-    """As if a person had stopped it: else the next incident of its cause would share its line."""
+    """Ends the pipeline as if a person had stopped it, and closes its incidents.
+
+    Otherwise the next incident with the same cause would share its line.
+    """
     runs = Run.objects.filter(pipeline__name=staged.name)
     runs.update(desired=DesiredState.STOPPED)
     for run in runs:
@@ -248,7 +254,7 @@ def end(staged: Staged) -> None:
 
 @contextmanager
 def small_disk(place: Path | None) -> Iterator[None]:
-    """Raises Rejected where this account may not mount one."""
+    """Mounts a small disk. Raises Rejected if this account may not mount one."""
     if place is None:
         yield
         return

@@ -1,1 +1,1 @@
-"""Kafka, PostgreSQL and Redis: a run that is exactly once against a bare loop of the client."""
+"""Kafka, PostgreSQL and Redis: an exactly-once run against a bare loop of the client."""

@@ -1,6 +1,6 @@
-"""What is measured of one end: a bare loop and a run, which write the same records.
+"""The measurements of one end: a bare loop and a run, which write the same records.
 
-The loop is shared between processes; starting them is not counted.
+Several processes share the loop; the time to start them does not count.
 """
 
 import time
@@ -22,25 +22,27 @@ Share = TypeVar("Share")
 
 
 class EndMissing(Exception):
-    """Why this machine lacks it, in a clause."""
+    """This machine lacks the end; the message says why, in a clause."""
 
 
 class End(Protocol):
-    """Each call writes all records to a place of its own, and raises RuntimeError if some lack."""
+    """Each call writes all records to a new place, and raises RuntimeError if some are missing."""
 
     @property
     def records(self) -> int: ...
 
     def bare(self) -> float:
-        """Records per second of the client alone."""
+        """Returns the records per second of the client alone."""
         ...
 
     def exactly_once(self) -> Measured: ...
 
 
 def run_between_ends(records: int, address: str, *, to: str, source: str, target: str) -> Measured:
-    """The flow `ends` on slots that are plain processes, because it is the engine that is
-    measured, not how Spark starts it."""
+    """Runs the flow `ends` on slots that are plain processes.
+
+    The benchmark measures the engine, not how Spark starts it.
+    """
 
     def start(
         root: Path, parameters: dict[str, str], settings: dict[str, str]
@@ -53,7 +55,7 @@ def run_between_ends(records: int, address: str, *, to: str, source: str, target
 
 
 def seconds_for(work: Callable[[Share], None], shares: list[Share]) -> float:
-    """Each share in a process of its own, all at once. Raises RuntimeError if one fails."""
+    """Works on all shares at once, each in its own process. Raises RuntimeError if one fails."""
     ready = forks.Barrier(len(shares) + 1)
     processes = [forks.Process(target=_work, args=(ready, work, share)) for share in shares]
     for process in processes:

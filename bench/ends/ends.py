@@ -1,16 +1,17 @@
-"""How much of a bare client's speed is left when what goes out is exactly once?
+"""How much of a bare client's speed is left if the output is exactly once?
 
-From Kafka to Kafka, into PostgreSQL and into Redis, 100 bytes a record, two of everything,
-checkpoints every second; against a bare loop of the same client over the same records, in pairs
-(`pairs.py`).
-Every run lasts ten seconds and three checkpoints at least, or it is done again with more records.
-Expected: a record costs the engine about as much again as the client takes for it, so about 0.5
-of the loop through Kafka. Rows for PostgreSQL carry a column more, and are written to a file of the
-snapshot beside the COPY: 0.6 to 0.8 of one alone. A pipelined loop in Redis spends its time in the
-client and one command a row; scripts spend it in the server: about as fast.
+It measures runs from Kafka to Kafka, into PostgreSQL and into Redis, with 100 bytes a record, two
+of everything, and checkpoints every second. It compares them in pairs (`pairs.py`) with a bare loop
+of the same client over the same records. Every run lasts at least ten seconds and three
+checkpoints, or it is repeated with more records.
+Expected: a record costs the engine about as much as the client, so Kafka reaches about 0.5 of the
+loop. Rows for PostgreSQL have one more column, and also go to a file of the snapshot:
+0.6 to 0.8 of the COPY alone. A pipelined loop in Redis spends its time in the client and in one
+command a row; scripts spend it in the server: about as fast.
 
-The servers are started here; FTDASH_BENCH_KAFKA (host:port), FTDASH_BENCH_POSTGRES and
-FTDASH_BENCH_REDIS (URLs) name others. What a machine lacks is not measured, with the reason.
+The benchmark starts the servers; FTDASH_BENCH_KAFKA (host:port), FTDASH_BENCH_POSTGRES and
+FTDASH_BENCH_REDIS (URLs) name others. If a machine does not have a server, the report says why it
+is not measured.
 """
 
 import math
@@ -38,17 +39,17 @@ BARS = (
 OpenEnd = Callable[[Path, int], AbstractContextManager[End]]
 ENDS: dict[str, OpenEnd] = {"kafka": kafka_end, "postgres": postgres_end, "redis": redis_end}
 RECORDS = {"kafka": 3_000_000, "postgres": 20_000_000, "redis": 1_000_000}
-"""To begin with: about ten seconds on the reference machine."""
+"""The records of the first try: about ten seconds on the reference machine."""
 
 LEAST_S, LEAST_CHECKPOINTS = 10.0, 3
-"""Of every run that counts: a shorter one tells of the start, not of the pace."""
+"""The least of every run that counts: a shorter one measures the start, not the pace."""
 
 LARGER_AT_MOST = 3
 MARGIN = 1.3
 
 
 class TooShort(Exception):
-    """A run was over before it told anything; `factor` as many records would do."""
+    """A run was too short to measure anything; `factor` times as many records would do."""
 
     def __init__(self, name: str, measured: Measured) -> None:
         by_time = LEAST_S / measured.seconds
@@ -69,7 +70,7 @@ def main() -> None:
 
 
 def measure(ends: Iterable[str], pairs: int, records: int | None = None) -> Fields:
-    """`records` None: as many as a run of at least ten seconds and three checkpoints needs."""
+    """Without `records`, a run has enough for at least ten seconds and three checkpoints."""
     fields: Fields = {}
     for name in ends:
         fields |= _measured(name, pairs, records) if records else _long_enough(name, pairs)

@@ -1,8 +1,8 @@
-"""Kafka to Kafka: a run that is exactly once, against a loop that reads and writes.
+"""Kafka to Kafka: an exactly-once run against a loop that reads and writes.
 
-The loop: one process for each of the two partitions, which takes records in batches and gives each
-to the producer; the client's own settings but for the linger and a queue that seldom fills. Nothing
-is committed, and no transaction holds what it writes.
+The loop has one process for each of the two partitions. It takes records in batches and gives each
+record to the producer. It has the client's own settings except for the linger and a queue that
+seldom fills. It commits nothing, and writes without transactions.
 """
 
 import gc
@@ -35,7 +35,7 @@ GIVEN = "FTDASH_BENCH_KAFKA"
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What one process of the loop reads and writes."""
+    """The topics and records that one process of the loop reads and writes."""
 
     address: str
     source: str
@@ -83,7 +83,10 @@ class KafkaEnd:
 
 @contextmanager
 def kafka_end(directory: Path, records: int) -> Iterator[KafkaEnd]:
-    """At the broker that the environment names, or one of its own. Raises EndMissing."""
+    """Yields an end at the broker that the environment names, or at one that it starts.
+
+    Raises EndMissing if no broker can be started.
+    """
     given = os.environ.get(GIVEN)
     if given is not None:
         with _filled(given, records) as end:
@@ -108,8 +111,8 @@ def _filled(address: str, records: int) -> Iterator[KafkaEnd]:
 
 
 def copy_partition(share: Topics) -> None:
-    """The loop, as fast as the client can: record by record it is faster than `produce_batch`."""
-    gc.freeze()  # a program of its own would not have the modules of this one
+    """Runs the loop as fast as it can: record by record it is faster than `produce_batch`."""
+    gc.freeze()  # a separate program would not have the modules of this one
     settings = {"bootstrap.servers": share.address}
     consumer = Consumer({**settings, "group.id": "bare", "enable.auto.commit": False})
     queue = {"linger.ms": 20, "queue.buffering.max.messages": QUEUE_RECORDS}
@@ -154,7 +157,7 @@ def fill(end: KafkaEnd) -> None:
 
 
 def records_in(address: str, name: str) -> int:
-    """That a reader of committed records sees."""
+    """Counts the records that a reader of committed records sees."""
     settings = {"bootstrap.servers": address, "group.id": "count", "enable.partition.eof": True}
     committed = {"isolation.level": "read_committed", "enable.auto.commit": False}
     consumer = Consumer({**settings, **committed})

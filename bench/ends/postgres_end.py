@@ -1,7 +1,7 @@
-"""Rows into PostgreSQL: a run that is exactly once, against COPY.
+"""Rows into PostgreSQL: an exactly-once run against COPY.
 
-The bare loop: two processes, each with a connection and one COPY from its first row to its last, in
-one transaction and in the same binary format; its table has no columns but the rows'.
+The bare loop has two processes, each with a connection and one COPY from its first row to its last,
+in one transaction and in the same binary format. Its table has only the columns of the rows.
 """
 
 import itertools
@@ -25,7 +25,7 @@ GIVEN = "FTDASH_BENCH_POSTGRES"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What one process copies."""
+    """The rows that one process copies."""
 
     url: str
     table: str
@@ -61,7 +61,7 @@ class PostgresEnd:
         return measured
 
     def _check_arrived(self, name: str) -> None:
-        """Then drops the table: the next one finds the same room."""
+        """Checks the table, then drops it, so that the next one has the same space."""
         with psycopg.connect(text_of(self.url, "postgresql"), autocommit=True) as connection:
             found = connection.execute(f"SELECT count(*) FROM {name}".encode()).fetchone()
             connection.execute(f"DROP TABLE {name}".encode())
@@ -71,8 +71,8 @@ class PostgresEnd:
 
 @contextmanager
 def postgres_end(directory: Path, records: int) -> Iterator[PostgresEnd]:
-    """At the server that the environment names, or one of its own."""
-    del directory  # the server's belongs to another user
+    """Yields an end at the server that the environment names, or at one that it starts."""
+    del directory  # the server's directory belongs to another user
     with ExitStack() as stack:
         given = os.environ.get(GIVEN)
         url = sa.make_url(given or stack.enter_context(postgres_server()).url)

@@ -1,6 +1,6 @@
-"""Hashes into Redis: a run that is exactly once, against a pipelined loop.
+"""Hashes into Redis: an exactly-once run against a pipelined loop.
 
-The bare loop: two processes, each with a pipeline of HSET, 2,000 rows at a time, without MULTI.
+The bare loop has two processes, each with a pipeline of HSET, 2,000 rows at a time, without MULTI.
 """
 
 import itertools
@@ -24,7 +24,7 @@ GIVEN = "FTDASH_BENCH_REDIS"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What one process writes."""
+    """The rows that one process writes."""
 
     url: str
     prefix: str
@@ -55,7 +55,7 @@ class RedisEnd:
 
     @contextmanager
     def _prefix(self, kind: str) -> Iterator[str]:
-        """What was written under it is deleted."""
+        """Yields a new prefix, and then deletes everything under it."""
         prefix = f"ftdash-bench-{os.getpid()}-{kind}-{next(self._numbers)}"
         try:
             yield prefix
@@ -74,7 +74,7 @@ class RedisEnd:
 
 @contextmanager
 def redis_end(directory: Path, records: int) -> Iterator[RedisEnd]:
-    """At the server that the environment names, or one of its own."""
+    """Yields an end at the server that the environment names, or at one that it starts."""
     given = os.environ.get(GIVEN)
     if given is not None:
         yield RedisEnd(given, records - records % SPLITS)

@@ -1,8 +1,8 @@
-"""Does each query of Nexmark give what Flink SQL gives on the same files?
+"""Does each query of Nexmark give the same result as Flink SQL on the same files?
 
-Flink prints its changelog, and what is left of it is compared with what is left of ours, as
-multisets. Where SQL leaves open which of equal rows it keeps (q18, q19), only the columns that it
-decides are compared. q12 is not compared: its windows go by the clock.
+Flink prints its changelog. The rows that remain of it are compared with those that remain of ours,
+as multisets. If SQL leaves open which of several equal rows it keeps (q18, q19), only the columns
+that it decides are compared. q12 is not compared, because its windows go by the clock.
 """
 
 import json
@@ -27,7 +27,7 @@ from tests.unit.nexmark.answers import decided, without_zone
 BARS: tuple[Bar, ...] = (at_most("not_same", 0),)
 CHANGE = re.compile(r"(?:\d+> )?(?P<sign>[+-])(?P<kind>[IUD])\[(?P<row>\[.*\])\]")
 UPSERT_KEYS = {"q9": ("auction",), "q18": ("bidder", "auction"), "q19": ("auction", "rank_number")}
-"""Of rankings, Flink gives the newest row of each key, and takes none back."""
+"""The keys of rankings: for these, Flink emits the newest row of each key and takes none back."""
 
 BY_THE_CLOCK = "q12"
 DECIDED = {"q18": ["bidder", "auction", "date_time"], "q19": ["auction", "price", "rank_number"]}
@@ -35,7 +35,7 @@ DECIDED = {"q18": ["bidder", "auction", "date_time"], "q19": ["auction", "price"
 
 @dataclass(slots=True)
 class Printed:
-    """What Flink printed of one query: its rows as texts, and `+I` or `-D` for each."""
+    """The changes that Flink printed for one query: rows as texts, and `+I` or `-D` for each."""
 
     columns: list[str]
     kinds: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ def measure(queries: Sequence[str], events: Events) -> Fields:
 
 
 def printed_changes(said: str) -> Printed:
-    """Of a program that prints the query's columns, and then one line for each change."""
+    """Parses the output of a program that prints the columns, then one line for each change."""
     printed = Printed([])
     for line in said.splitlines():
         if line.startswith("{") and "columns" in (told := json.loads(line)):
@@ -107,7 +107,7 @@ def _of_query(query: str, printed: Printed, directory: Path) -> Fields:
 
 
 def our_result(query: str, directory: Path) -> pa.Table:
-    """All rows that the pipeline commits over the files, in one process."""
+    """Returns all rows that the pipeline commits over the files, in one process."""
     with tempfile.TemporaryDirectory(prefix="ftdash-nexmark-") as root:
         output = Path(root) / "output"
         asked = {"query": query, "data": str(directory), "output": str(output)}
@@ -116,7 +116,7 @@ def our_result(query: str, directory: Path) -> pa.Table:
 
 
 def difference(query: str, ours: pa.Table, theirs: pa.Table) -> list[tuple[Any, ...]]:
-    """Rows that are not as often in the one as in the other, at most ten. `theirs` has texts."""
+    """Returns up to ten rows that one table has more often than the other. `theirs` has texts."""
     connection = duckdb.connect(config={"threads": 1})
     connection.register("ours", without_zone(ours))
     connection.register("theirs", theirs)

@@ -1,10 +1,9 @@
-"""Each query of Nexmark under `kill -9` of its slots and its driver: is the output exact, and how
-long does each recovery take?
+"""Is each query of Nexmark exact under `kill -9` of slots and driver, and how long are recoveries?
 
-A seed decides the processes that die and the moments. Of five kills at least one hits the driver
-and one each slot. The next kill comes at a random moment after the first output that the recovery
-has committed. When a driver dies, its successor begins at once: the time in which a supervision
-notices the death is not part of the figure.
+A seed decides which processes die, and when. Of five kills at least one hits the driver, and one
+each slot. The next kill comes at a random moment after the first output that the recovery
+committed. When a driver dies, its successor starts at once: the time that a supervisor needs to
+notice the death is not part of the figure.
 """
 
 import os
@@ -34,14 +33,14 @@ BARS: tuple[Bar, ...] = (at_most("running_ms_median", 1_500), at_most("not_exact
 DRIVER = "driver"
 SLOTS = ("slot 0", "slot 1")
 BETWEEN_S = (0.1, 1.6)
-"""From committed output to the next kill: less and more than the interval of checkpoints."""
+"""The time from committed output to the next kill: less or more than the checkpoint interval."""
 
 STEP_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Kills:
-    """What is done to each query. `rate`: events that are made in a second."""
+    """The kills for each query. `rate` is the number of events that are generated in a second."""
 
     events: Events
     rate: int
@@ -52,7 +51,7 @@ class Kills:
     backend: str = "hashmap"
 
     def victims(self, rng: random.Random) -> list[str]:
-        """Each process at least once, as far as there are so many kills; in random order."""
+        """Draws victims in random order: each process at least once if there are enough kills."""
         once = rng.sample([DRIVER, *SLOTS], k=min(self.count, 3))
         victims = [*once, *rng.choices([DRIVER, *SLOTS], k=self.count - len(once))]
         rng.shuffle(victims)
@@ -78,7 +77,7 @@ class Recoveries:
 
 
 def measure(queries: Sequence[str], kills: Kills, begin: Begin) -> Fields:
-    """All queries, one after the other. Raises RuntimeError if the events end before the kills."""
+    """Runs all queries in turn. Raises RuntimeError if the events end before the kills."""
     answers = Answers.about(kills.events.model, kills.events.count)
     by_query = {query: of_query(query, kills, begin, answers) for query in queries}
     running = [ms for fields in by_query.values() for ms in fields["running_ms"]]  # type: ignore[attr-defined]
@@ -95,7 +94,7 @@ def measure(queries: Sequence[str], kills: Kills, begin: Begin) -> Fields:
 
 
 def of_query(query: str, kills: Kills, begin: Begin, answers: Answers) -> Fields:
-    """`same`: the output is exactly the answer that DuckDB computes from the same events."""
+    """`same` says that the output is exactly DuckDB's answer to the same events."""
     rng = random.Random(f"{kills.seed} {query}")
     with tempfile.TemporaryDirectory(prefix="ftdash-nexmark-") as root:
         recoveries, ended = _run_killed(query, kills, begin, Path(root), rng)
@@ -144,7 +143,7 @@ def _run_killed(
 
 
 def _let_run(run: StartedRun, for_s: float) -> None:
-    """Raises RuntimeError if the run ends meanwhile, or does not run."""
+    """Waits. Raises RuntimeError if the run ends meanwhile, or does not run."""
     until_s = time.monotonic() + for_s
     while time.monotonic() < until_s:
         if any(isinstance(each.event, RunEnded) for each in run.poll()):

@@ -1,9 +1,9 @@
-"""How fast are the queries of Nexmark, exactly once and checkpointed every second; do they give
-what Flink SQL gives; and do they stay exact under `kill -9`?
+"""How fast are the queries of Nexmark, are they right, and do they stay exact under `kill -9`?
 
-Without a choice, measures speed (`speed.py`), with `--with-peers` beside Flink SQL and Structured
-Streaming. `--check` compares the answers with Flink's (`check.py`). `--kills` kills slots and
-drivers (`kills.py`). `--query` may be given several times.
+By default it measures speed (`speed.py`), exactly once and checkpointed every second. With
+`--with-peers`, it measures Flink SQL and Structured Streaming too. `--check` compares the answers
+with Flink's (`check.py`). `--kills` kills slots and drivers (`kills.py`). You can give `--query`
+several times.
 """
 
 from bench.benchmark import Benchmark
@@ -15,7 +15,7 @@ from bench.nexmark.runs import HOSTS, Events, known_queries
 SPEED = Events(20_000_000, 100_000)
 CHECKED = Events(1_000_000, 10_000)
 KILLED = Events(300_000, 5_000)
-"""How many events each query gets, and how many of them are in a second of event time."""
+"""The number of events for each query, and of those in a second of event time."""
 
 
 def main() -> None:

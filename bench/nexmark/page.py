@@ -1,10 +1,9 @@
-"""The table and the chart of the performance page, from what `manage.py bench nexmark --json` has
-printed.
+"""Makes the table and the chart of the performance page from `manage.py bench nexmark --json`.
 
     python -m bench.nexmark.page FILE... [--chart PICTURE]
 
-Each file ends with a line of JSON; of a query that several have, the last one counts. Prints the
-table as Markdown. The chart needs a Chromium.
+Each file ends with a line of JSON that the benchmark printed. If several files have a query, the
+last one counts. It prints the table as Markdown. The chart needs a Chromium.
 """
 
 import argparse
@@ -19,7 +18,7 @@ import plotly.graph_objects as go
 from bench.nexmark.speed import STATELESS
 
 Measured = Mapping[str, Mapping[str, Any]]
-"""By query, in the order of their numbers: the fields of `speed.of_query`, and `events`."""
+"""Maps queries, in the order of their numbers, to the fields of `speed.of_query` and `events`."""
 
 HEAD = (
     "| query | events | our events per second | times Flink SQL | times less processor time"
@@ -73,7 +72,7 @@ def summary(measured: Measured) -> str:
 
 
 def chart(measured: Measured) -> go.Figure:
-    """A bar for each query, and a line where Flink is."""
+    """Draws a bar for each query, and a line at Flink's speed."""
     queries = list(measured)
     ratios = [measured[query]["ratio"] for query in queries]
     mean = statistics.geometric_mean(ratios)

@@ -1,8 +1,8 @@
-"""Nexmark's queries on Flink SQL and Structured Streaming, where these are installed.
+"""Nexmark's queries on Flink SQL and Structured Streaming, if these are installed.
 
-Each lives in a virtual environment of its own, whose Python an environment variable names. Flink
-reads Parquet by jars that it does not ship: FTDASH_BENCH_FLINK_JARS names the directory of
-`flink-sql-parquet`; those of Hadoop are the ones of our pyspark.
+Each lives in its own virtual environment; an environment variable names that environment's Python.
+Flink needs jars that it does not ship to read Parquet. FTDASH_BENCH_FLINK_JARS names the directory
+of `flink-sql-parquet`; the jars of Hadoop are those of our pyspark.
 """
 
 import json
@@ -44,7 +44,7 @@ INEXPRESSIBLE = "Structured Streaming cannot express this query."
 
 
 class NotMeasured(Exception):
-    """A peer that is missing or has failed; the text says why, and the next step."""
+    """A peer is missing or has failed; the text says why, and the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class PeerMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Flink:
-    """Raises NotMeasured where it is not installed, or fails."""
+    """Runs queries on Flink. Raises NotMeasured if it is not installed, or fails."""
 
     directory: Path  # of the events
     events: int
@@ -82,7 +82,7 @@ class Flink:
         return _measured(told, self.events)
 
     def printed(self, query: str) -> str:
-        """Everything that Flink prints of the query's changelog."""
+        """Returns everything that Flink prints, which includes the query's changelog."""
         return self._said(query, "hashmap", mini_batch=False, prints=True)
 
     def _said(self, query: str, backend: str, *, mini_batch: bool, prints: bool) -> str:
@@ -103,7 +103,10 @@ class Flink:
 
 @dataclass(frozen=True, slots=True)
 class Structured:
-    """Raises NotMeasured where it is not installed, cannot express the query, or fails."""
+    """Runs queries on Structured Streaming.
+
+    Raises NotMeasured if it is not installed, cannot express the query, or fails.
+    """
 
     directory: Path
     events: int

@@ -1,4 +1,4 @@
-"""Runs of Nexmark's queries: their events in files, how a run begins, and what it has written."""
+"""Runs of Nexmark's queries: their events in files, the start of a run, and its output."""
 
 import os
 import re
@@ -31,13 +31,15 @@ ENVIRONMENT = {
 COMMITTED = re.compile(r"part-.+-(?P<checkpoint>\d{8,})-(?P<subtask>\d+)-(?P<number>\d+)\.parquet")
 
 Begin = Callable[[Path, dict[str, str], dict[str, str], RunId], AbstractContextManager[StartedRun]]
-"""Root, parameters, settings and id of a run that begins, or that another driver goes on with."""
+"""Starts a run, or continues it with another driver, from its root, parameters, settings and id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The first `count` events, and how many of them are in a second of event time. `rounds`: how
-    often each file is there, for queries to which an event that comes again is like any other."""
+    """The first `count` events, `per_s` of them in a second of event time.
+
+    `rounds` is how often each file is there, for queries that treat repeated events like new ones.
+    """
 
     count: int
     per_s: int
@@ -45,7 +47,7 @@ class Events:
 
     @property
     def read(self) -> int:
-        """How many of them a run reads."""
+        """Returns how many events a run reads."""
         return self.count * self.rounds
 
     @property
@@ -53,7 +55,7 @@ class Events:
         return Model(SEED, self.per_s)
 
     def files(self, kinds: Sequence[Kind] = KINDS) -> Path:
-        """A directory with a directory of Parquet files for each of these kinds, written once."""
+        """Returns a directory that has a folder of Parquet files for each kind, written once."""
         place = Path(tempfile.gettempdir())
         directory = place / f"ftdash-nexmark-{self.count}-{self.per_s}-{SEED}-x{self.rounds}"
         for kind in (each for each in kinds if not (directory / each.name).is_dir()):
@@ -76,7 +78,7 @@ class Events:
                 os.link(path, directory / kind.name / f"{number}-{path.name}")
 
     def made(self, splits: int = FILES) -> dict[str, str]:
-        """The parameters of a run that makes them."""
+        """Returns the parameters of a run that generates the events itself."""
         numbers = {"events": self.count, "per_s": self.per_s, "seed": SEED, "splits": splits}
         return {name: str(value) for name, value in numbers.items()}
 
@@ -92,7 +94,7 @@ def on_spark(
 def on_processes(
     root: Path, parameters: dict[str, str], settings: dict[str, str], run_id: RunId
 ) -> AbstractContextManager[StartedRun]:
-    """The same driver and slots as plain processes, which begin sooner than those of Spark."""
+    """Runs the same driver and slots as plain processes, which start sooner than on Spark."""
     asked: dict[str, object] = {"pipeline": PIPELINE, "parameters": parameters}
     return hosted_run(root, settings=settings, asked=asked, run_id=run_id, environment=ENVIRONMENT)
 
@@ -101,7 +103,7 @@ HOSTS: dict[str, Begin] = {"processes": on_processes, "spark": on_spark}
 
 
 def known_queries(names: list[str] | None) -> list[str]:
-    """Those asked for, or all. Raises ValueError, which names the ones that there are."""
+    """Returns the given queries, or all. Raises ValueError, naming the existing ones."""
     unknown = sorted(set(names or ()) - set(QUERIES))
     if unknown:
         raise ValueError(f"there is no query {unknown[0]}; choose from {', '.join(QUERIES)}")
@@ -109,7 +111,7 @@ def known_queries(names: list[str] | None) -> list[str]:
 
 
 def kinds_of(query: str) -> list[Kind]:
-    """The kinds of events that the query reads."""
+    """Returns the kinds of events that the query reads."""
     read: list[Kind] = []
 
     def source(kind: Kind, columns: Sequence[str]) -> Source:
@@ -121,7 +123,7 @@ def kinds_of(query: str) -> list[Kind]:
 
 
 def committed(output: Path) -> pa.Table:
-    """What a run has committed; of each key in the order in which it was."""
+    """Returns the committed rows of a run; the rows of a key are in order of commit."""
     found = {path: COMMITTED.fullmatch(path.name) for path in output.iterdir()}
     order = {path: tuple(map(int, match.groups())) for path, match in found.items() if match}
     return pa.concat_tables(pq.read_table(path) for path in sorted(order, key=order.__getitem__))

@@ -1,19 +1,20 @@
-"""How many events a second each query of Nexmark takes, from the first record to the last committed
-output, exactly once, checkpointed every second; with peers, beside Flink SQL and Structured
-Streaming on the same files.
+"""How many events a second does each query of Nexmark take?
 
-Expected: a filter costs what reading the file costs; a window that is combined before the exchange
-some 50 ns a bid; a join or a ranking, which looks up and stores whole rows, some microseconds.
-Flink handles each row by itself, so at least six times as fast as Flink in the mean.
+It measures from the first record to the last committed output, exactly once, checkpointed every
+second. With peers, it compares with Flink SQL and Structured Streaming on the same files.
+
+Expected: a filter costs as much as reading the file. A window that is combined before the exchange
+costs some 50 ns a bid. A join or a ranking, which looks up and stores whole rows, costs some
+microseconds. Flink handles each row by itself, so ours is at least six times as fast in the mean.
 
 A pair is Flink, ours, ours, Flink (`pairs.py`). Flink runs with mini-batches and without before the
-pairs, and its better setting is used in them. `ratio` is of events a second; `cpu_ratio`, of
-processor seconds, says more where others use the machine. An event counts whether or not a query
-reads its kind, as in Nexmark's own reports. Checkpoints are incremental: full ones of a state that
-grows take ever longer. Flink's are too, with RocksDB; its heap has no incremental ones.
+pairs, and the pairs use its better setting. `ratio` compares events a second. `cpu_ratio` compares
+processor seconds, and says more if others use the machine. Every event counts, even if a query does
+not read its kind, as in Nexmark's own reports. Checkpoints are incremental, because full ones of a
+growing state take ever longer. Flink's are too, with RocksDB; its heap has no incremental ones.
 
-A query that is over too soon gets so many events that our run takes ten seconds: a stateless one
-reads the same files again, any other one reads more of them.
+A query that is over too soon gets so many events that our run takes ten seconds. A stateless query
+reads the same files again, any other one reads more files.
 """
 
 import math
@@ -57,7 +58,7 @@ BARS: dict[str, tuple[Bar, ...]] = {
     ),
     "rocksdb": (at_least("geometric_mean_stateful", 5), at_most("checkpoint_ms_p99_max", 1_000)),
 }
-"""By backend."""
+"""The bars of each backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Work:
     backend: str = "hashmap"
     pairs: int = 3
     with_peers: bool = False
-    least_s: float = LEAST_S  # that our run takes
+    least_s: float = LEAST_S  # the least time that our run takes
     interval: str = "1 s"
 
 
@@ -100,7 +101,7 @@ def measure(queries: Sequence[str], work: Work, begin: Begin) -> Fields:
 
 
 def of_query(query: str, work: Work, begin: Begin) -> Fields:
-    """With the sentence that says why, where a peer measured nothing."""
+    """Returns the fields of a query; for a peer without a measurement, a sentence says why."""
     work = _long_enough(query, work, begin)
     directory = _directory(query, work)
     ours = partial(_seen, query, work, begin)
@@ -124,7 +125,7 @@ def of_query(query: str, work: Work, begin: Begin) -> Fields:
 
 
 def _long_enough(query: str, work: Work, begin: Begin) -> Work:
-    """With as many events as our run needs to take so long."""
+    """Returns the work with enough events that our run takes `least_s`."""
     while work.least_s and (took_s := run_once(query, work, begin).took_s) < work.least_s:
         times, events = math.ceil(work.least_s * MARGIN / took_s), work.events
         if query in STATELESS:
@@ -140,7 +141,7 @@ def _directory(query: str, work: Work) -> Path:
 
 
 def _seen(query: str, work: Work, begin: Begin) -> OurRun:
-    """Raises RuntimeError if the run was over before its processes could be looked at twice."""
+    """Raises RuntimeError if the run was over before its processor time could be measured."""
     run = run_once(query, work, begin)
     if not run.cpu_s:
         raise RuntimeError(
@@ -151,7 +152,10 @@ def _seen(query: str, work: Work, begin: Begin) -> OurRun:
 
 
 def run_once(query: str, work: Work, begin: Begin) -> OurRun:
-    """From all subtasks running to everything committed. Raises RuntimeError if it fails."""
+    """Measures a run from all subtasks running to everything committed.
+
+    Raises RuntimeError if the run fails.
+    """
     parameters = {"query": query, "data": str(_directory(query, work))}
     settings = {
         "execution.checkpointing.interval": work.interval,
@@ -191,8 +195,10 @@ def run_once(query: str, work: Work, begin: Begin) -> OurRun:
 
 
 class Memory:
-    """The most that the driver, its children and the slots held at one look; of pages that several
-    of them share, each has its part."""
+    """The most memory that the driver, its children and the slots held at one look.
+
+    Pages that several of them share count for each in proportion.
+    """
 
     def __init__(self, run: StartedRun) -> None:
         self._run = run
@@ -200,7 +206,7 @@ class Memory:
         self._looks = 0
 
     def look(self) -> None:
-        """Takes a while, so only every twentieth look counts."""
+        """Measures only at every twentieth call, because a measurement takes a while."""
         self._looks += 1
         if self._looks % LOOKS_PER_SAMPLE:
             return

@@ -1,1 +1,1 @@
-"""The same work on other systems: a program for each, and what runs them."""
+"""The same work on other systems: a program for each, and the code that runs them."""

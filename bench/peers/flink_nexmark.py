@@ -1,10 +1,11 @@
 """One query of Nexmark as a job of Flink SQL, exactly once, checkpointed every second.
 
-Usage: flink_nexmark.py JSON, with a Python that has apache-flink. The object says `query`,
+Usage: flink_nexmark.py JSON, with a Python that has apache-flink. The object has `query`,
 `directory` of the Parquet files, `backend`, `mini_batch`, `jars` (of Parquet and Hadoop),
-`scratch`, and `prints`: the result goes to the standard output as a changelog, one line for each
-change, instead of to a sink that drops it; then no record is late, however files are dealt. Two
-slots. The clock runs from when the job runs, without the start of the JVM and the cluster.
+`scratch` and `prints`. With `prints`, the result goes to standard output as a changelog, one line
+for each change, instead of to a sink that drops it. Then no record is late, however the files are
+dealt. It has two slots. The clock runs from the moment at which the job runs, without the start of
+the JVM and the cluster.
 """
 
 import json
@@ -39,7 +40,7 @@ MINI_BATCH = {
     "table.exec.mini-batch.size": "50000",
     "table.optimizer.distinct-agg.split.enabled": "true",
 }
-"""As in the definition's own configuration."""
+"""The settings of the definition's own configuration."""
 
 
 def main(asked: dict[str, object]) -> None:
@@ -103,7 +104,7 @@ def declare(tables: TableEnvironment, asked: dict[str, object]) -> None:
 
 
 def status(result: TableResult) -> str:
-    """As Java says it: the enumeration of PyFlink lacks a member."""
+    """Returns the status in Java's words, because PyFlink's enumeration has a missing member."""
     return str(result.get_job_client()._j_job_client.getJobStatus().get().toString())
 
 
@@ -114,7 +115,7 @@ def free_port() -> int:
 
 
 class Process:
-    """A process by what Linux says of it."""
+    """Measures a process through Linux's `/proc`."""
 
     def __init__(self, pid: int) -> None:
         self._place = Path("/proc") / str(pid)
@@ -129,7 +130,7 @@ class Process:
 
 
 class Looks(threading.Thread):
-    """Looks at the job's checkpoints while it runs; with the job its interface ends."""
+    """Looks at the job's checkpoints while it runs, because its interface ends with the job."""
 
     def __init__(self, port: int, job: str) -> None:
         super().__init__(daemon=True)
@@ -142,7 +143,7 @@ class Looks(threading.Thread):
                 with urllib.request.urlopen(self._address, timeout=1) as answer:
                     self._take(json.load(answer))
             except OSError:
-                pass  # it has not begun, or is over
+                pass  # the job has not begun, or is over
             time.sleep(LOOK_S)
 
     def _take(self, told: dict[str, dict[str, dict[str, float]]]) -> None:

@@ -1,8 +1,8 @@
 """The count of `pv` as a Flink SQL job, exactly once, checkpointed every second.
 
 Usage: flink_sql.py DIRECTORY app_id|user_id hashmap|rocksdb SCRATCH, with a Python that has
-apache-flink. Two slots, and as much memory for RocksDB as ours gets. The clock runs from the moment
-at which the job runs, without the start of the JVM and the cluster, to its end.
+apache-flink. It has two slots, and as much memory for RocksDB as ours. The clock runs from the
+moment at which the job runs, without the start of the JVM and the cluster, to its end.
 """
 
 import json
@@ -46,7 +46,7 @@ def main(directory: str, key: str, backend: str, scratch: str) -> None:
 
 
 def status(result: TableResult) -> str:
-    """As Java says it: the enumeration of PyFlink lacks a member."""
+    """Returns the status in Java's words, because PyFlink's enumeration has a missing member."""
     return result.get_job_client()._j_job_client.getJobStatus().get().toString()
 
 
@@ -63,7 +63,7 @@ def environment(backend: str, checkpoints: Path) -> TableEnvironment:
 
 
 class CheckpointCounter(threading.Thread):
-    """Looks for completed checkpoints while the job runs; at its end Flink deletes them."""
+    """Looks for completed checkpoints while the job runs, because Flink deletes them at its end."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(daemon=True)

@@ -1,8 +1,8 @@
-"""Nexmark in the words of Flink SQL 2.3, after the public definition (nexmark/nexmark on GitHub).
+"""Nexmark in Flink SQL 2.3, after the public definition (nexmark/nexmark on GitHub).
 
-Four things differ, because Flink alone lacks what the definition uses: q12's window is by
-`PROCTIME()`; q13's table at the side is a versioned one, since the connector of files answers no
-look-ups; q14 counts letters by REPLACE, without a function of its own; q10 writes no directories.
+Four queries differ, because they use Flink alone, without the definition's additions. q12's window
+uses `PROCTIME()`. q13's side table is a versioned one, because the file connector answers no
+look-ups. q14 counts letters with REPLACE instead of a custom function. q10 writes no directories.
 """
 
 KINDS = {

@@ -1,10 +1,10 @@
 """The count of `pv` as a Pathway program, persisted every second.
 
 Usage: pathway_count.py DIRECTORY app_id|user_id hashmap|rocksdb SCRATCH, with a Python that has
-pathway. Two worker threads. Counts lie in memory, whichever backend is asked for, and what is
-persisted is the input, Pathway's default: the state of operators takes a licence key. It reads CSV
-with a header only, so it gets copies that have one; as in ours, only the key is read. The clock
-runs from the start of the engine, without imports and copies, to its end.
+pathway. It has two worker threads. Counts are in memory with either backend. It persists the input,
+Pathway's default, because persisting the state of operators needs a licence key. Pathway reads only
+CSV with a header, so it gets copies that have one. As in ours, only the key is read. The clock runs
+from the start of the engine, without imports and copies, to its end.
 """
 
 import json
@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 PARALLELISM = 2
-os.environ["PATHWAY_THREADS"] = str(PARALLELISM)  # looked at when it is imported
+os.environ["PATHWAY_THREADS"] = str(PARALLELISM)  # Pathway reads it on import
 
 import pathway as pw  # noqa: E402
 
@@ -53,7 +53,7 @@ def copy_with_headers(directory: Path, target: Path) -> None:
 
 
 class CheckpointCounter:
-    """Looks at what the first worker says about its progress: two files that it writes in turn."""
+    """Reads the first worker's progress from two files that the worker writes in turn."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -68,7 +68,7 @@ class CheckpointCounter:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        self._look()  # the last is written when the run ends
+        self._look()  # the last checkpoint is written when the run ends
 
     def _watch(self) -> None:
         while not self._over.wait(POLL_S):

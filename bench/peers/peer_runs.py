@@ -1,8 +1,8 @@
-"""Runs the programs of this folder where their systems are installed, and says why where not.
+"""Runs the programs of this folder if their systems are installed, or else says why not.
 
-A peer lives in a virtual environment of its own, whose Python an environment variable names; its
-program prints one JSON object as its last line. A peer that is missing or fails leaves its ratio
-empty and a sentence in `described`.
+A peer lives in its own virtual environment; an environment variable names that environment's
+Python. Its program prints one JSON object as its last line. If a peer is missing or fails, its
+ratio is empty and `described` has a sentence about it.
 """
 
 import json
@@ -29,12 +29,12 @@ TAIL_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`rounds`: how often it reads the events, so that it runs for at least ten seconds."""
+    """`rounds` is how often it reads the events, so that it runs for at least ten seconds."""
 
     name: str
     program: str
     package: str
-    version: str  # what its own version starts with
+    version: str  # the beginning of the version that it must have
     variable: str
     rounds: dict[str, int]  # by key
 
@@ -75,7 +75,7 @@ class PeerRun:
 
 @dataclass(slots=True)
 class PeerRuns:
-    """What the peers measured, and of those that measured nothing, why."""
+    """The measurements of the peers, and the reasons why some measured nothing."""
 
     peers: dict[str, tuple[Peer, str]] = field(default_factory=dict)  # with its Python, by name
     versions: dict[str, str] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class PeerRuns:
         return found
 
     def run_all(self, work: Work) -> None:
-        """Each peer once; one that fails is not asked again."""
+        """Runs each peer once; a peer that fails does not run again."""
         for name, (peer, python) in list(self.peers.items()):
             try:
                 run = _run(peer, python, work)
@@ -109,7 +109,7 @@ class PeerRuns:
                 progress(f"{name}: {run.records_per_s:,.0f} records/s")
 
     def ratios(self, rates: Sequence[float]) -> Fields:
-        """Ours over theirs, the median of pairs; None for a peer that did not run."""
+        """Returns our rate over theirs, the median of pairs; None if the peer did not run."""
         found: Fields = {}
         for peer in PEERS:
             theirs = self.runs.get(peer.name, [])
@@ -118,7 +118,7 @@ class PeerRuns:
         return found
 
     def described(self) -> Fields:
-        """Per peer its version and figures, or the sentence that says why there are none."""
+        """Returns each peer's version and figures, or the sentence that says why it has none."""
         measured = {
             name: {
                 "version": self.versions[name],
@@ -143,7 +143,7 @@ def why_missing(peer: Peer, version: str) -> str:
 
 
 def version_in(python: str, package: str) -> str:
-    """Empty: it is not installed there."""
+    """Returns an empty text if the package is not installed there."""
     program = f"from importlib.metadata import version; print(version({package!r}))"
     try:
         ended = subprocess.run(
@@ -155,7 +155,7 @@ def version_in(python: str, package: str) -> str:
 
 
 def _run(peer: Peer, python: str, work: Work) -> PeerRun:
-    """Raises RuntimeError with what the program said last."""
+    """Raises RuntimeError with the program's last words."""
     rounds = peer.rounds[work.key]
     with (
         repeated_files(work.directory, rounds) as directory,
@@ -171,8 +171,10 @@ def _run(peer: Peer, python: str, work: Work) -> PeerRun:
 
 
 def run_program(words: Sequence[str], scratch: Path) -> tuple[int, str, str]:
-    """Its status, and what it said in `scratch`. Java that stands still in its own end, as Spark's
-    with RocksDB has, is not waited for and goes with it."""
+    """Returns the program's status, and its output and errors, which go to files in `scratch`.
+
+    It kills remaining Java processes: Java sometimes hangs at its end, as Spark's with RocksDB did.
+    """
     output, errors = scratch / "output.txt", scratch / "errors.txt"
     with output.open("wb") as said, errors.open("wb") as complaints:
         process = subprocess.Popen(

@@ -1,10 +1,10 @@
 """A query of Nexmark as a Structured Streaming query, a file of each kind per micro-batch.
 
-Usage: structured_nexmark.py JSON, with a Python that has pyspark. The object says `query`,
+Usage: structured_nexmark.py JSON, with a Python that has pyspark. The object has `query`,
 `directory` of the Parquet files, `backend` and `scratch`. A query that Structured Streaming cannot
-express gives null seconds: it has no distinct counts, no aggregate behind another one, no ranking
-and no windows by the clock. The clock runs from the start of the query, in a session that is up,
-to its end.
+express gives null seconds: Structured Streaming has no distinct counts, no aggregate behind another
+one, no ranking and no windows by the clock. The clock runs from the start of the query, in a
+running session, to its end.
 """
 
 import json
@@ -27,7 +27,7 @@ SETTINGS = {
 _PEOPLE = "session_window(date_time, '10 seconds')"
 _WINDOW = "window(date_time, '10 seconds')"
 CHANNEL = "regexp_extract(url, '(&|^)channel_id=([^&]*)', 2)"
-OWN = {  # where Spark's SQL has other words
+OWN = {  # queries that differ in Spark's SQL
     "q8": f"""SELECT P.id, P.name, P.w.start AS stime
         FROM (SELECT id, name, {_WINDOW} AS w, date_time FROM person) P
         JOIN (SELECT seller, {_WINDOW} AS w, date_time FROM auction) A

@@ -2,7 +2,7 @@
 
 Usage: structured_streaming.py DIRECTORY app_id|user_id hashmap|rocksdb SCRATCH, with a Python that
 has pyspark. Each micro-batch of 2.5 million records, one or two seconds of work, writes a
-checkpoint. The clock runs from the start of the query, in a session that is up, to its end.
+checkpoint. The clock runs from the start of the query, in a running session, to its end.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""How long it takes to go on after a failure, and what memory a restore needs."""
+"""The time of a recovery after a failure, and the memory and time of a restore."""

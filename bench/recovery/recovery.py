@@ -1,8 +1,9 @@
 """How long from `kill -9` of a slot to all subtasks running, and to the first committed output?
 
-Expected: detection is a closed connection (under 10 ms), the restart delay is 100 ms, Spark starts
-the workers of a stage in about 200 ms: about 0.5 s; output follows with the next checkpoint. A
-million keys (`--keys 1000000`) are about 25 MB to verify and to restore: some 0.3 s more.
+Expected: a closed connection shows the failure (under 10 ms), the restart delay is 100 ms, and
+Spark starts the workers of a stage in about 200 ms: about 0.5 s. Output follows with the next
+checkpoint. A million keys (`--keys 1000000`) are about 25 MB to verify and to restore: some 0.3 s
+more.
 """
 
 import os
@@ -28,12 +29,12 @@ from tests.driven_run import StartedRun
 STEP_TIMEOUT_S = 60.0
 FILL_TIMEOUT_S = 300.0
 KEY_OF = {1_000: "app_id", 1_000_000: "user_id"}
-"""The column of the events that has about so many values."""
+"""Maps a number of keys to the column of the events that has about that many values."""
 BARS = {
     1_000: (at_most("running_ms_median", 1_000), at_most("output_ms_median", 2_000)),
     1_000_000: (at_most("running_ms_median", 3_000),),
 }
-"""By keys."""
+"""The bars by number of keys."""
 
 
 def main() -> None:
@@ -72,7 +73,7 @@ def measure(work: Work, kills: int, start: Start = on_spark) -> Fields:
 
 
 def _wait_for_all_keys(run: StartedRun, events: int) -> None:
-    """A checkpoint behind the first reading of all files, which holds nearly every key."""
+    """Waits for a checkpoint after the first reading of all files, which holds nearly all keys."""
     run.wait_for(
         lambda _: any(event.source_records >= events for event in run.completed()), FILL_TIMEOUT_S
     )
@@ -86,7 +87,7 @@ def _wait_for_checkpoint(run: StartedRun) -> None:
 
 
 def _kill_a_slot(run: StartedRun, slot: int) -> int:
-    """Wall clock of the kill, the same clock that stamps the journal."""
+    """Kills a slot; returns the time by the wall clock, which also stamps the journal."""
     connected = [e.event for e in run.of(SlotConnected)]
     pid = [e.pid for e in connected if isinstance(e, SlotConnected) and e.slot == slot][-1]
     killed_ms = SystemClock().wall_ms()
@@ -95,7 +96,7 @@ def _kill_a_slot(run: StartedRun, slot: int) -> int:
 
 
 def _phases(run: StartedRun) -> str:
-    """Of the newest recovery, milliseconds each."""
+    """Returns the phases of the newest recovery, in milliseconds."""
     reached = [e.event for e in run.of(RecoveryPhaseReached)]
     phases = [e for e in reached if isinstance(e, RecoveryPhaseReached)]
     begins = max(i for i, event in enumerate(phases) if event.phase is RecoveryPhase.DETECT)

@@ -1,18 +1,18 @@
 """How long does a run take to load a large state, against reading and digesting its bytes once?
 
 A run fills keyed state with rows of 1,000 bytes of noise and stops with a native savepoint
-(`--row-bytes`: larger ones fill a large state sooner). A new run with default settings (but for the
-state backend) restores it: `seconds` count from its first word to all subtasks running, so the
-verification of the point by its driver, the start of the slots and the load are in it. `ratio` is
-the time in which one process reads the files one after the other and digests them, over that. The
-page cache holds none of the files before either.
+(`--row-bytes`: larger rows fill a large state sooner). A new run with default settings, except for
+the state backend, restores it. `seconds` counts from its first event to all subtasks running. That
+includes the driver's verification of the point, the start of the slots, and the load. `ratio` is
+the time that one process takes to read and digest the files one after the other, over `seconds`.
+The page cache holds none of the files before either.
 
 Expected: the driver reads and digests with four threads, so it takes as long as the disk; then the
 slots read from the page cache, on two cores. RocksDB takes over links to the files after their
 digest, about 0.2 s for each gigabyte. The hashmap copies every row once and enters its key, about
 0.5 s. With a disk of 1 GB/s that is 1.3 s of reading and digesting against 1.2 and 1.5 s: a ratio
 of 0.9 to 1.1. On another file system RocksDB's files are copied, which costs a write of each byte.
-Slots are plain processes here, because it is the restore that is measured, not how Spark starts.
+Slots are plain processes here, because the benchmark measures the restore, not how Spark starts.
 """
 
 import os
@@ -43,7 +43,7 @@ BARS = (at_least("ratio", 0.7),)
 MEGABYTES = {"rocksdb": 10_000, "hashmap": 2_000}
 ROW_BYTES = 1_000
 KEPT_SHARE = 0.8
-"""Of the bytes that were stored, what the state reports at the least; RocksDB estimates it."""
+"""The least share of the stored bytes that the state reports; RocksDB estimates its size."""
 
 FILL_TIMEOUT_S = 3_600.0
 STEP_TIMEOUT_S = 1_200.0
@@ -69,7 +69,7 @@ class State:
 class Restored:
     read_s: float  # mean of before and after
     seconds: float
-    verified_s: float  # of them, until the first attempt began
+    verified_s: float  # the part of `seconds` until the first attempt began
 
     def fields(self, backend: str, stored_bytes: int) -> Fields:
         return {
@@ -95,7 +95,10 @@ def main() -> None:
 
 
 def measure(megabytes: dict[str, int], row_bytes: int = ROW_BYTES) -> Fields:
-    """By backend; 0 leaves one out. Raises RuntimeError if rows are missing after a restore."""
+    """`megabytes` is by backend; 0 leaves one out.
+
+    Raises RuntimeError if rows are missing after a restore.
+    """
     fields: Fields = {}
     read_s = seconds = 0.0
     for backend, size in megabytes.items():
@@ -112,7 +115,7 @@ def measure(megabytes: dict[str, int], row_bytes: int = ROW_BYTES) -> Fields:
 
 
 def _filled(root: Path, state: State) -> Path:
-    """A native savepoint with so many rows."""
+    """Takes a native savepoint with the rows of `state`; returns its path."""
     settings = {"state.backend.type": state.backend, "execution.checkpointing.interval": "off"}
     began = time.monotonic()
     with hosted_run(root, state.parameters, settings=settings, asked={**FLOW}) as run:
@@ -154,7 +157,7 @@ def _restored(root: Path, state: State, point: Path, files: list[Path]) -> Resto
 
 
 def _read(files: list[Path]) -> float:
-    """How long it takes to read and digest them, one after the other."""
+    """Measures how long it takes to read and digest the files, one after the other."""
     _forget(files)
     began = time.monotonic()
     for path in files:
@@ -166,7 +169,7 @@ def _read(files: list[Path]) -> float:
 
 
 def _forget(files: list[Path]) -> None:
-    """Take them out of the page cache; they are durable."""
+    """Takes the files out of the page cache; they are durable."""
     for path in files:
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -174,7 +177,7 @@ def _forget(files: list[Path]) -> None:
 
 
 def _moments(envelopes: list[Envelope]) -> Iterator[int]:
-    """Wall clock of the driver's first word, of its first attempt, and of all subtasks running."""
+    """Yields the wall times of the driver's first event, its first attempt, and all running."""
     yield next(e.at_ms for e in envelopes if isinstance(e.event, RunStarted))
     initializing = JobStatus.INITIALIZING
     yield next(e.at_ms for e in envelopes if _status_of(e) is initializing)

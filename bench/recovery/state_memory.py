@@ -1,8 +1,8 @@
 """How much memory do a snapshot and a restore of a large state take, next to the state itself?
 
 Expected: a snapshot copies segments that are written to while it is read, at most all of them
-once, and streams the rest, so at most twice the state; a restore reads a mapped file batch by
-batch, and grows one column at a time. RocksDB holds a bounded part in memory, whatever the size.
+once, and streams the rest, so at most twice the state. A restore reads a mapped file batch by
+batch, and grows one column at a time. RocksDB holds a bounded part in memory for any size.
 """
 
 import subprocess
@@ -32,9 +32,9 @@ def main() -> None:
 
 
 def measure(name: str, state_bytes: int) -> dict[str, float]:
-    """Both phases, each in a child process; peaks as multiples of the state in memory.
+    """Measures both phases, each in a child process; peaks are multiples of the state in memory.
 
-    For RocksDB, whose memory is bounded, of the size of its rows.
+    For RocksDB, whose memory is bounded, they are multiples of the size of its rows.
     """
     rows = state_bytes // ROW_BYTES
     with tempfile.TemporaryDirectory(prefix="ftdash-memory-") as root:

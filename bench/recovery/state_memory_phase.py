@@ -1,8 +1,8 @@
-"""One phase of `state_memory` in a process of its own: a snapshot or a restore, and its memory.
+"""One phase of `state_memory` in a separate process: a snapshot or a restore, and its memory.
 
-Usage: python -m bench.recovery.state_memory_phase BACKEND PHASE ROOT ROWS. Measures the anonymous
-memory of this process, native memory of RocksDB and Arrow included; mapped files belong to the
-page cache.
+Usage: python -m bench.recovery.state_memory_phase BACKEND PHASE ROOT ROWS. It measures the
+anonymous memory of this process, including native memory of RocksDB and Arrow. Mapped files belong
+to the page cache.
 """
 
 import json
@@ -52,7 +52,7 @@ def fill(backend: StateBackend, rows: int) -> None:
 
 
 def snapshot(backend: StateBackend, root: Path, rows: int) -> FileHandle:
-    """Written on another thread, while every row is written to once."""
+    """Writes a snapshot on another thread, while each row of the state is updated once."""
     [state] = backend.cut()
     store = FileSystemCheckpointStore([str(root)])
     written: list[FileHandle] = []
@@ -71,7 +71,7 @@ def snapshot(backend: StateBackend, root: Path, rows: int) -> FileHandle:
 
 def run_phase(name: str, phase: str, root: Path, rows: int) -> dict[str, int]:
     with made(name, root) as warm:
-        fill(warm, 1)  # what the libraries take for themselves is no state
+        fill(warm, 1)  # so that the libraries' own memory does not count as state
     before = anonymous_bytes()
     with made(name, root) as backend:
         backend.table(WIDE)

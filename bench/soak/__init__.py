@@ -1,1 +1,1 @@
-"""The soak: pipelines under faults for hours, with a checker of their output and slopes of use."""
+"""The soak: pipelines under faults for hours; it checks their output and their use of resources."""

@@ -1,9 +1,9 @@
 """Pipelines under faults for hours: is anything lost, doubled or different, and does anything grow?
 
-An installation of its own runs real pipelines between files, Redis, PostgreSQL and Kafka. A seed
-decides which fault comes when. A checker that shares no code with the sinks reads the output all
-the time and compares it with plain arithmetic. The processes are measured every few seconds, and
-each figure's slope is held against its bound.
+A separate installation runs real pipelines between files, Redis, PostgreSQL and Kafka. A seed
+decides when each fault comes. A checker that shares no code with the sinks reads the output all the
+time and compares it with plain arithmetic. The soak measures the processes every few seconds, and
+compares the slope of each figure with its bound.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main() -> int:
     home = Path(tempfile.mkdtemp(prefix="ftdash-soak-"))
     if given.keep:
         print(f"Everything is kept in {home}.", file=sys.stderr)
-    # Settings are read once, when Django loads: the home comes first.
+    # Django reads its settings once, when it loads, so the home has to come first.
     os.environ |= environment_of(home, os.getpid(), os.environ)
     os.environ["FTDASH_STORAGE_ROOTS"] = f"{home},s3://{BUCKET}"
     left_out = {
@@ -77,7 +77,7 @@ def main() -> int:
         soak(home, soaked, chosen, given.seed, length)
     except KeyboardInterrupt:
         soaked.is_interrupted = True
-    except Exception as error:  # what was found until then is reported all the same
+    except Exception as error:  # the results until then are reported all the same
         traceback.print_exc()
         soaked.unfinished.append(f"the soak itself failed: {type(error).__name__}: {error}")
     finally:

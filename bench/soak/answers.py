@@ -1,7 +1,7 @@
-"""What each end has to hold, as plain arithmetic on the numbers that were fed in.
+"""The right output at each end, as plain arithmetic on the numbers that were fed in.
 
-Shares no code with the engine. The input of every pipeline is the numbers 0, 1, 2, ..., in whole
-batches, so that no window is ever half full.
+This module shares no code with the engine. The input of every pipeline is the numbers 0, 1, 2, ...,
+in whole batches, so that no window is ever half full.
 """
 
 import zlib
@@ -14,13 +14,13 @@ from random import Random
 Row = tuple[int, ...]
 
 BATCH = 20
-"""Numbers that are fed in at once; also those of one window."""
+"""The count of numbers that are fed in at once, and of those in one window."""
 
 NUMBER_MS = 50
 WINDOW_MS = BATCH * NUMBER_MS
 KEYS = 4  # of a window
 VISITS = 5  # of each key that is counted
-DOCUMENTS = 16_384  # keys that keep one each: a gigabyte
+DOCUMENTS = 16_384  # keys with one document each: a gigabyte
 DOCUMENT_BYTES = 65_536
 PRIME = 1_000_003
 SHOWN_MAX = 5
@@ -36,7 +36,7 @@ def price(number: int) -> int:
 
 @cache
 def digest_before(number: int) -> int:
-    """Of the document that the number before it of the same key has left; the first finds none."""
+    """Returns the digest of the document that the previous number of the key left, or 0."""
     if number < DOCUMENTS:
         return 0
     return zlib.crc32(Random(number - DOCUMENTS).randbytes(DOCUMENT_BYTES))
@@ -44,15 +44,17 @@ def digest_before(number: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`row_of` gives the right row by its first `keys` columns. `held_back`: of so many numbers the
-    rows come out only when the input has ended."""
+    """`row_of` gives the right row for its first `keys` columns.
+
+    The rows of the last `held_back` numbers come out only when the input has ended.
+    """
 
     columns: tuple[str, ...]
     keys: int = 1
     held_back: int = 0
     row_of: Callable[[Row], Row]
-    last_number: Callable[[Row], int]  # that it needs, by the same columns
-    named: Callable[[int], Iterator[Row]]  # the first columns of all rows, by how many were fed in
+    last_number: Callable[[Row], int]  # the last number that a row needs, for the same columns
+    named: Callable[[int], Iterator[Row]]  # the first columns of all rows of so many numbers
 
 
 def _each(total: int) -> Iterator[Row]:
@@ -111,10 +113,10 @@ WINDOWS = Answer(
 
 @dataclass(slots=True)
 class Checker:
-    """Compares what one end shows, look by look, and at the end as a whole.
+    """Compares the rows at one end with the answer, look by look, and at the end as a whole.
 
-    What was seen once may not go, come twice or change: `lost`, `doubled` and `different` name the
-    rows, each once.
+    A row that was seen may not disappear, come twice or change. `lost`, `doubled` and `different`
+    name such rows, each once.
     """
 
     answer: Answer
@@ -124,7 +126,7 @@ class Checker:
     seen: set[Row] = field(default_factory=set)
 
     def look(self, rows: Iterable[Row], fed: int) -> None:
-        """`fed`: how many numbers had been fed in when the rows had been read."""
+        """`fed` is the count of numbers that had been fed in once the rows had been read."""
         counted = Counter(tuple(row) for row in rows)
         by_name = Counter[Row]()
         for row, times in counted.items():
@@ -137,11 +139,11 @@ class Checker:
         self.seen = set(by_name)
 
     def end(self, total: int) -> None:
-        """After the last look: all of the answer has to be there."""
+        """Call it after the last look, when the whole answer has to be there."""
         self.lost |= set(self.answer.named(total)) - self.seen
 
     def has_all(self, total: int) -> bool:
-        """Whether all has come that comes before the input ends."""
+        """Returns True if all rows have come that come before the input ends."""
         return all(name in self.seen for name in self.answer.named(total - self.answer.held_back))
 
     @property

@@ -1,7 +1,7 @@
-"""Feeds numbers into each pipeline and reads what it has committed, without the engine's code.
+"""Feeds numbers into each pipeline and reads its committed output, without the engine's code.
 
-A batch that may or may not have arrived is given again under the same name: a stream refuses an
-entry that it has, a file replaces itself, and Kafka's producer repeats by itself.
+A batch that may or may not have arrived is sent again under the same name. A stream refuses an
+entry that it already has, a file replaces itself, and Kafka's producer retries by itself.
 """
 
 import json
@@ -28,7 +28,8 @@ KAFKA_POLL_S = 0.5
 SCHEMA = "drill"
 HAS_IT = "equal or smaller"
 FILE_BATCHES = 5
-"""A file for each batch would make the list of known files the largest part of the state."""
+"""The batches in one file. With one file per batch, the list of known files would be the largest
+part of the state."""
 
 Feed = Callable[[int, int], None]  # numbers from, up to but not including
 Read = Callable[[], list[Row]]
@@ -36,7 +37,7 @@ AWAY = (OSError, redis.RedisError, psycopg.Error, BufferError)
 
 
 class NotDelivered(OSError):
-    """The broker has not confirmed the records in time; the client goes on trying."""
+    """The broker has not confirmed the records in time; the client continues to try."""
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class Line:
     _looking: Lock = field(default_factory=Lock)
 
     def feed_next(self) -> bool:
-        """False: the input is away, and the same numbers are due again."""
+        """Returns False if the input is away; then the same numbers are due again."""
         try:
             self.feed(self.fed, self.fed + self.step)
         except AWAY:
@@ -65,21 +66,21 @@ class Line:
         return True
 
     def look(self) -> bool:
-        """False: the end is away. Called from any thread."""
+        """Returns False if the end is away. You may call it from any thread."""
         with self._looking:
             try:
                 rows = self.read()
             except AWAY:
                 self.looks_missed += 1
                 return False
-            # Asked for afterwards, and with the batch that is just going in.
+            # The count comes after the rows and includes the batch that is just going in.
             self.checker.look(rows, self.fed + self.step)
             self.looks += 1
             return True
 
 
 def line_of(kind: str, home: Path, servers: Servers) -> Line:
-    """Makes what has to be there before the pipeline starts."""
+    """Makes the directory, feed and checker that a pipeline needs before it starts."""
     name, place = kind, home / kind
     place.mkdir(parents=True, exist_ok=True)
     answer = ANSWERS[kind]
@@ -125,7 +126,7 @@ def _given(server: Server | None) -> Server:
 
 @dataclass(frozen=True, slots=True)
 class StreamsFeed:
-    """The id of an entry is its number, so that none is there twice."""
+    """Feeds streams. The id of an entry is its number, so no entry is there twice."""
 
     client: redis.Redis
     streams: tuple[str, ...]
@@ -149,7 +150,7 @@ class StreamsFeed:
 
 
 class FilesFeed:
-    """A file on each side, whole at once."""
+    """Feeds one file into each side; a file appears at once, and whole."""
 
     def __init__(self, place: Path) -> None:
         self._sides = (place / "left", place / "right")
@@ -167,7 +168,7 @@ class FilesFeed:
 
 
 class KafkaFeed:
-    """What was given to the client is not given again: it repeats by itself."""
+    """Gives each record to the client only once, because the client retries by itself."""
 
     def __init__(self, address: str, topic: str) -> None:
         quiet = {
@@ -197,7 +198,7 @@ class TableRows:
     columns: tuple[str, ...]
 
     def __call__(self) -> list[Row]:
-        """Only what is committed. A table that is not yet there has no rows."""
+        """Reads the committed rows. A table that does not exist yet has no rows."""
         columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
         place = sql.Identifier(SCHEMA, self.table)
         query = sql.SQL("select {} from {}").format(columns, place)
@@ -210,7 +211,7 @@ class TableRows:
 
 @dataclass(slots=True)
 class FileRows:
-    """Lines of the visible files. A file is read again only if it has changed."""
+    """Reads the lines of the visible files. It reads a file again only if the file has changed."""
 
     directory: Path
     columns: tuple[str, ...]
@@ -231,7 +232,7 @@ class FileRows:
 
 
 class TopicRows:
-    """The committed records of a topic. What was read once stays in the list: a log only grows."""
+    """Reads the committed records of a topic, and keeps them in a list: a log only grows."""
 
     def __init__(self, address: str, topic: str, columns: Sequence[str]) -> None:
         self._columns = columns

@@ -1,6 +1,6 @@
-"""Does the faults of a schedule for real; those of the drill are staged as the drill stages them.
+"""Causes the faults of a schedule for real; it stages the drill's faults as the drill does.
 
-Needs Django to be loaded in the environment of an installation of its own.
+Django has to be loaded in the environment of a separate installation.
 """
 
 import os
@@ -37,13 +37,13 @@ from tests import object_server
 WHO = "soak"
 ENDED_WITHIN_S = 300.0
 DISK = "points"
-"""In the place of the pipeline whose checkpoints have a small disk of their own."""
+"""The directory of a small disk for checkpoints, within the place of the pipeline `ON_DISK`."""
 
 ON_DISK, IN_OBJECTS = REDIS_POSTGRES, COUNTS_POSTGRES
-"""The pipelines whose checkpoints have a small disk, and an object store."""
+"""The pipelines whose checkpoints are on a small disk, and in an object store."""
 
 LARGE = DOCUMENTS_FILES
-"""The pipeline whose savepoints take a gigabyte each: none of them may stay."""
+"""The pipeline whose savepoints take a gigabyte each, so none of them may stay."""
 
 FAULTY = (
     object_server.Fault.SERVER_ERROR,
@@ -63,14 +63,15 @@ CHANGES = tuple(
 )
 LOST_SHARE = 0.2  # of all packets
 FLUSH_S = (0.02, 1.0)
-"""How long each flush to a slow disk waits. A checkpoint has about ten, and gives up after 10 s."""
+"""How long each flush to a slow disk waits. A checkpoint has about ten flushes and gives up after
+10 s."""
 
 STEPS_S = (-600, -60, 60, 3600)
 
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What a fault needs: the pipeline it happens to, for how long, and the draws of its seed."""
+    """The context of a fault: its pipeline, its length, and the random numbers of its seed."""
 
     staged: Staged
     length_s: float
@@ -86,7 +87,7 @@ def slot_killed(doing: Doing) -> None:
 
 
 def slot_stopped(doing: Doing) -> None:
-    """Behind `heartbeat.timeout` the run goes on without it, and then it is a zombie that wakes."""
+    """Stops a slot; if `heartbeat.timeout` passes, the run continues, and it wakes as a zombie."""
     slot = _slot(doing)
     slot.suspend()
     time.sleep(doing.length_s)
@@ -105,7 +106,7 @@ def driver_killed(doing: Doing) -> None:
 
 
 def worker_killed(doing: Doing) -> None:
-    """Only the worker with its pool: the drivers are its children too, and live on."""
+    """Kills only the worker and its pool; the drivers are its children too, and survive."""
     supervisor = doing.staged.site.supervisor
     worker = psutil.Process(supervisor.pid_of("worker"))
     for each in (worker, *worker.children(recursive=True)):
@@ -133,7 +134,7 @@ def kafka_away(doing: Doing) -> None:
 
 
 def redis_hung(doing: Doing) -> None:
-    """It takes connections and answers nothing; so do the others."""
+    """Makes Redis hang: like the other hung servers, it accepts connections but never answers."""
     if (server := doing.staged.site.servers.redis) is not None:
         with server.server.stopped():
             time.sleep(doing.length_s)
@@ -152,12 +153,12 @@ def kafka_hung(doing: Doing) -> None:
 
 
 def objects_away(doing: Doing) -> None:
-    """Connections break."""
+    """Breaks connections to the object store."""
     _objects_do(doing, lambda _: object_server.Fault.CUT_UPLOAD)
 
 
 def objects_faulty(doing: Doing) -> None:
-    """Of three requests one fails, each time in another way."""
+    """Makes one request in three fail, each time in another way."""
     ways = [way for fault in FAULTY for way in (fault, None, None)]
     _objects_do(doing, lambda request: ways[request.number % len(ways)])
 
@@ -174,25 +175,25 @@ def _objects_do(doing: Doing, plan: object_server.Plan) -> None:
 
 
 def servers_cut_off(doing: Doing) -> None:
-    """Redis, PostgreSQL and Kafka: no packet gets to or from them."""
+    """Cuts off Redis, PostgreSQL and Kafka: no packet gets to or from them."""
     with network.lossy(_ports_of(doing.staged.site.servers)):
         time.sleep(doing.length_s)
 
 
 def slot_cut_off(doing: Doing) -> None:
-    """From its driver, the other slots and the servers, as far as it is connected."""
+    """Cuts a slot off from its driver, the other slots and the servers that it is connected to."""
     with network.lossy(network.ports_in_use(_slot(doing))):
         time.sleep(doing.length_s)
 
 
 def bad_lines(doing: Doing) -> None:
-    """To the servers, so that what is sent arrives late."""
+    """Drops some packets to and from the servers, so that data arrives late."""
     with network.lossy(_ports_of(doing.staged.site.servers), LOST_SHARE):
         time.sleep(doing.length_s)
 
 
 def _ports_of(servers: Servers) -> set[int]:
-    """Those at which clients reach the servers of the pipelines' ends."""
+    """Returns the ports of the servers at the pipelines' ends."""
     addresses = [server.url for server in (servers.redis, servers.postgres) if server is not None]
     if servers.kafka is not None:
         addresses.append(f"kafka://{servers.kafka.bootstrap_servers}")
@@ -208,7 +209,7 @@ def disk_read_only(doing: Doing) -> None:
 
 
 def disk_slow(doing: Doing) -> None:
-    """As if others kept the disk busy: whatever the pipeline makes durable waits each time."""
+    """Makes each flush of the pipeline wait, as if other processes kept the disk busy."""
     run = doing.staged.run
     pids = {slot["pid"] for slot in run.slots.values()} | {run.driver_pid}
     with slow_flushes([pid for pid in pids if pid], doing.rng.uniform(*FLUSH_S)):
@@ -217,7 +218,7 @@ def disk_slow(doing: Doing) -> None:
 
 @contextmanager
 def slow_flushes(pids: Sequence[int], flush_s: float) -> Iterator[None]:
-    """Each flush of these processes to a disk takes so much longer. They may end meanwhile.
+    """Makes each flush of these processes to a disk take `flush_s` longer. They may end meanwhile.
 
     Raises Rejected if there is no strace, or it could not attach to any of them.
     """
@@ -238,7 +239,7 @@ def slow_flushes(pids: Sequence[int], flush_s: float) -> Iterator[None]:
 
 
 def clock_step(doing: Doing) -> None:
-    """Of the pipeline's driver and slots, not of the control plane."""
+    """Steps the clock of the pipeline's driver and slots, not that of the control plane."""
     lever = doing.staged.place / CLOCK
     _put(lever, doing.rng.choice(STEPS_S))
     time.sleep(doing.length_s)
@@ -246,7 +247,7 @@ def clock_step(doing: Doing) -> None:
 
 
 def _put(lever: Path, ahead_s: int) -> None:
-    """Whole at once, and never away again: the processes read it all the time."""
+    """Replaces the lever atomically, because the processes read it all the time."""
     new = lever.with_suffix(".new")
     new.write_text(str(ahead_s))
     os.replace(new, lever)
@@ -275,7 +276,7 @@ def settings(doing: Doing) -> None:
 
 
 def code(doing: Doing) -> None:
-    """The other version of the pipeline's code goes on from a savepoint."""
+    """Continues from a savepoint with the other version of the pipeline's code."""
     parameters = doing.staged.run.parameters
     now, kind = Code(int(parameters[VERSION])), parameters["kind"]
     renamed = now.renamed_to(now.other, kind)
@@ -317,11 +318,11 @@ OF_SERVERS: Mapping[str, tuple[Fault, ...]] = {
     "kafka": (Fault.KAFKA_AWAY, Fault.KAFKA_HUNG),
     "objects": (Fault.OBJECTS_AWAY, Fault.OBJECTS_FAULTY, Fault.OBJECTS_SLOW),
 }
-"""By their names in `Servers`."""
+"""Maps the name of a server in `Servers` to its faults."""
 
 
 def do(planned: Planned, staged: Staged, seed: int) -> None:
-    """Raises Rejected with why it could not be done."""
+    """Causes the fault. Raises Rejected, with the reason, if that is not possible."""
     rng = Random(f"{seed} {planned.at_s} {planned.fault}")
     DO[planned.fault](Doing(staged, planned.length_s, rng))
 
@@ -329,7 +330,10 @@ def do(planned: Planned, staged: Staged, seed: int) -> None:
 def targets(
     pipelines: Sequence[str], servers: Servers, left_out: dict[str, str]
 ) -> dict[Fault, Sequence[str]]:
-    """What can be done here, and to which pipelines; adds to `left_out` what cannot, and why."""
+    """Returns the faults that are possible here and their pipelines.
+
+    Adds the other faults to `left_out`, with the reason.
+    """
     shared = {Fault.WORKER_KILLED: ""}
     shared |= dict.fromkeys((Fault.SERVERS_CUT_OFF, Fault.BAD_LINES), network.why_not())
     for server, of_server in OF_SERVERS.items():
@@ -360,7 +364,7 @@ def targets(
 def checkpoints_of(
     pipeline: str, place: Path, servers: Servers, left_out: Mapping[str, str]
 ) -> dict[str, str]:
-    """Where its checkpoints are, if they are not where those of the others are: a setting."""
+    """Returns the setting for the place of the pipeline's checkpoints, if it is a special one."""
     setting = "execution.checkpointing.dir"
     if pipeline == ON_DISK and Fault.DISK_FULL not in left_out:
         return {setting: f"{place}/{DISK}"}
@@ -386,7 +390,7 @@ def _why_no_slow_disk() -> str:
 
 
 def go_on(staged: Staged) -> str:
-    """Restore a run that has ended without being asked to; returns how it ended, or nothing."""
+    """Restores a run that ended unasked. Returns how it ended, or nothing if it still runs."""
     run = staged.run
     if not run.is_terminal:
         return ""
@@ -399,19 +403,19 @@ def go_on(staged: Staged) -> str:
 
 
 def drained(staged: Staged) -> None:
-    """Event time ends, so that every window fires; then the run is over."""
+    """Drains the run: event time ends, so that every window fires, and then the run ends."""
     stop(staged, StopWithSavepoint(drain=True))
 
 
 def stop(staged: Staged, command: StopWithSavepoint) -> str:
-    """Returns the path of the savepoint."""
+    """Stops the run with a savepoint, and returns the savepoint's path."""
     path = _path_of(_asked(staged, command))
     staged.wait(lambda run: run.is_terminal)
     return path
 
 
 def _restored(doing: Doing, **others: Any) -> None:
-    """`others`: what of `Restore` is not as the pipeline has it."""
+    """Stops the pipeline and restores it; `others` are the fields of `Restore` that change."""
     staged = doing.staged
     is_large, claimed = staged.name == LARGE, staged.run.restored_from
     path = stop(staged, StopWithSavepoint())
@@ -429,7 +433,7 @@ def _start(staged: Staged, path: str, claim_mode: ClaimMode, **others: Any) -> N
 
 
 def _asked(staged: Staged, command: RunCommand) -> Request:
-    """Raises Rejected if it did not succeed: what was asked amid a recovery may be refused."""
+    """Raises Rejected if the request did not succeed: it may be refused amid a recovery."""
     staged.wait(lambda run: run.status == "RUNNING" or run.is_terminal, STARTED_WITHIN_S)
     return _ended(services.ask(staged.name, command, who=WHO, why="the soak"))
 

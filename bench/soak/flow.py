@@ -1,6 +1,6 @@
-"""The pipelines of the soak, one for each `kind`: between them all kinds of ends and of state.
+"""The pipelines of the soak, one for each `kind`; together they have all kinds of ends and state.
 
-Their right output is in `answers`, which knows nothing of this.
+The right output is in `answers`, which does not use this module.
 """
 
 import os
@@ -53,8 +53,8 @@ KAFKA_POSTGRES, REDIS_KAFKA = "kafka-postgres", "redis-kafka"
 
 VERSION = "version"
 OF_A_RUN = "FTDASH_RUN_ID"
-"""In the environment of drivers and slots, as `ftdash.supervision.launcher` puts it there; slots
-do not load Django."""
+"""A variable that `ftdash.supervision.launcher` sets for drivers and slots. It is repeated here,
+because slots do not load Django."""
 
 TIME = pa.timestamp("ms", tz="UTC")
 NUMBERS = pa.schema([("n", pa.int64())])
@@ -74,7 +74,7 @@ DOCUMENTS, DOCUMENT_BYTES = 16_384, 65_536
 
 
 def streams_of(name: str, kind: str) -> tuple[str, ...]:
-    """One stream where the order of numbers counts; a second reader could be ahead of the first."""
+    """Returns one stream if the order of numbers counts: of two readers, one could be ahead."""
     return (f"{name}-0", f"{name}-1") if kind in (REDIS_POSTGRES, REDIS_KAFKA) else (f"{name}-0",)
 
 
@@ -109,7 +109,7 @@ def _modulo(values: pa.Array, divisor: int) -> pa.Array:
 
 
 class Count(KeyedProcessFunction):
-    """Numbers the visits of each key, and keeps some kilobytes of each for good."""
+    """Numbers the visits of each key, and keeps some kilobytes for each key for good."""
 
     def open(self, runtime: RuntimeContext) -> None:
         self._count = runtime.get_state(ValueStateDescriptor("count", pa.int64()))
@@ -123,7 +123,7 @@ class Count(KeyedProcessFunction):
 
 
 class Replace(KeyedProcessFunction):
-    """Keeps a document of each key, a gigabyte of them in all, and replaces it at each visit."""
+    """Keeps a document for each key, a gigabyte in all, and replaces it at each visit."""
 
     def open(self, runtime: RuntimeContext) -> None:
         self._document = runtime.get_state(ValueStateDescriptor("document", pa.binary()))
@@ -137,8 +137,11 @@ class Replace(KeyedProcessFunction):
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One of the two versions of the code: their sources have other uids, so a change of the code
-    maps the positions of the one to the other, and the second one has an operator more."""
+    """One of the two versions of the code.
+
+    Their sources have different uids, so a change of the code has to map positions. The second
+    version has one more operator for each source.
+    """
 
     version: int
 
@@ -265,7 +268,7 @@ SOURCES = dict.fromkeys(KINDS, ("numbers",)) | {FILES_FILES: ("left", "right")}
 
 def assemble(parameters: Mapping[str, str]) -> Pipeline:
     place = Path(parameters["place"])
-    if OF_A_RUN in os.environ:  # else the control plane, which checks, would follow it too
+    if OF_A_RUN in os.environ:  # or else the control plane would follow the clock when it checks
         _follow_clock_once(place / CLOCK)
     env = Environment()
     KINDS[parameters["kind"]](env, place.name, place, Code(int(parameters[VERSION])))

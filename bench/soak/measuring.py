@@ -1,6 +1,6 @@
-"""Measures what an installation uses, by kind of process, and what its recoveries took.
+"""Measures an installation's use of resources, by kind of process, and the time of its recoveries.
 
-Needs Django to be loaded in the environment of an installation of its own.
+Django has to be loaded in the environment of a separate installation.
 """
 
 import os
@@ -29,7 +29,7 @@ COMPLETED = "checkpoints"
 
 MB = 1_000_000
 YOUNG_S = 5.0
-"""A process takes its memory as it starts: that is no slope."""
+"""Younger processes are not measured: their memory grows only because they start."""
 
 
 class Meter:
@@ -46,11 +46,11 @@ class Meter:
         return Sample(at_s, figures)
 
     def close(self) -> None:
-        """The connection of this thread."""
+        """Closes the database connection of this thread."""
         connections.close_all()
 
     def _of_processes(self) -> dict[str, float]:
-        """The mean of each kind, so that one more process is no growth."""
+        """Returns the mean of each kind, so that one more process does not count as growth."""
         by_figure = defaultdict[str, list[float]](list)
         kinds = self._kinds()
         now_s = time.time()
@@ -66,7 +66,7 @@ class Meter:
         return {figure: round(fmean(values), 2) for figure, values in by_figure.items()}
 
     def _kinds(self) -> dict[int, str]:
-        """{process id: its kind}; the pool of a worker is its children."""
+        """Returns {process id: its kind}; the pool of a worker consists of its children."""
         kinds = {self._supervisor.pid_of(part): part for part in PARTS}
         for run in Run.objects.filter(ended_at=None):
             kinds |= {each["pid"]: "slot" for each in run.slots.values()}
@@ -104,7 +104,7 @@ def _of_files() -> dict[str, float]:
 
 
 def _sizes(root: Path) -> Iterator[tuple[str, int]]:
-    """A file that goes meanwhile is left out."""
+    """Leaves out a file that is deleted meanwhile."""
     for directory, _, names in os.walk(root):
         for name in names:
             with suppress(FileNotFoundError):
@@ -113,7 +113,9 @@ def _sizes(root: Path) -> Iterator[tuple[str, int]]:
 
 
 def recoveries_ms() -> list[float]:
-    """From the first sign of a failure to all subtasks running, of all runs. By their phases, which
-    the monotonic clock times: the other one is stepped."""
+    """Returns all runs' recovery times, from the first sign of a failure to all subtasks running.
+
+    They come from the phases, which the monotonic clock times: the soak steps the wall clock.
+    """
     taken = (to_running_ms(each.running_at, each.phases) for each in Recovery.objects.all())
     return [round(took_ms, 1) for took_ms in taken if took_ms is not None]

@@ -1,8 +1,8 @@
-"""Lets packets of some TCP ports of this machine vanish, as when a cable is cut or a line is bad.
+"""Drops packets of some TCP ports of this machine, as when a cable is cut or a line is bad.
 
-Neither end hears of it: connections stay open, and TCP sends again what was not confirmed. Needs
-root and iptables. A rule carries the process id of its owner in a comment, by which the next soak
-removes those of a killed one.
+Neither end notices: connections stay open, and TCP resends data that was not confirmed. It needs
+root and iptables. The comment of a rule has the process id of its owner, so that the next soak can
+remove the rules of a killed one.
 """
 
 import os
@@ -21,8 +21,11 @@ PORTS_MAX = 15  # of one rule
 
 @contextmanager
 def lossy(ports: Collection[int], share: float = 1.0) -> Iterator[None]:
-    """So much of what goes to or comes from these ports is lost. Raises Rejected if it cannot be
-    done here, or there are no ports, as of a process that has ended."""
+    """Drops this share of the packets to and from these ports.
+
+    Raises Rejected if that is not possible here, or if there are no ports because the process has
+    ended.
+    """
     if not ports:
         raise Rejected("nothing is cut off: the process has no connections, or has ended")
     with ExitStack() as undo:
@@ -35,7 +38,10 @@ def lossy(ports: Collection[int], share: float = 1.0) -> Iterator[None]:
 
 
 def why_not() -> str:
-    """Empty: packets can be lost here. Removes what a killed soak has left."""
+    """Returns why packets cannot be dropped here, or an empty text if they can.
+
+    Removes the rules that a killed soak has left.
+    """
     try:
         for rule in _iptables("-S", "INPUT").splitlines():
             owner = re.search(rf"{COMMENT}(\d+)", rule)
@@ -48,7 +54,7 @@ def why_not() -> str:
 
 
 def ports_in_use(process: psutil.Process) -> set[int]:
-    """All at which the process hears others now."""
+    """Returns the local ports of all current TCP connections of the process."""
     with suppress(psutil.NoSuchProcess):
         return {each.laddr.port for each in process.net_connections("tcp") if each.laddr}
     return set()

@@ -1,4 +1,4 @@
-"""What a soak says at its end: one object for programs, and a table for people. Pure."""
+"""The report at the end of a soak: one object for programs, and a table for people. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +12,7 @@ SAID_MAX = 20
 
 
 def fields_of(soaked: Soaked, seed: int) -> Fields:
-    """`flat` None: the run was too short to judge the slopes."""
+    """Returns the fields of the report; `flat` is None if the run was too short to judge slopes."""
     judges = soaked.seconds >= JUDGED_FROM_S
     found = slopes(soaked.samples, checkpoints=COMPLETED, judges=judges)
     checkers = {line.name: line.checker for line in soaked.lines}

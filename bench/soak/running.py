@@ -1,6 +1,6 @@
 """Runs the soak: pipelines, their input, the faults, the checker and the meter, side by side.
 
-Needs Django to be loaded in the environment of an installation of its own.
+Django has to be loaded in the environment of a separate installation.
 """
 
 import time
@@ -55,18 +55,21 @@ SETTINGS = {
     "restart-strategy.exponential-delay.max-backoff": "2 s",
 }
 PATIENT = {"execution.checkpointing.timeout": "2 min"}
-"""Of the pipeline with a gigabyte of state: a savepoint holds all of it."""
+"""Settings of the pipeline with a gigabyte of state, because a savepoint holds all of it."""
 
 NEEDS = {flow.KAFKA_POSTGRES: "kafka", flow.REDIS_KAFKA: "kafka"}
-"""What a pipeline cannot do without."""
+"""The server that a pipeline cannot do without."""
 
 Check = Callable[[], None]
 
 
 @dataclass(slots=True)
 class Soaked:
-    """What was found. `ended`: runs that ended without being asked to, with their reasons.
-    `unfinished`: pipelines whose output did not become whole in time after the last fault."""
+    """The results of a soak.
+
+    `ended` are the runs that ended unasked, with their reasons. `unfinished` are the pipelines
+    whose output was not complete in time after the last fault.
+    """
 
     planned: tuple[Planned, ...] = ()
     lines: list[Line] = field(default_factory=list)
@@ -83,7 +86,7 @@ class Soaked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
-    """How long faults come: so many seconds, and longer until so many kinds have come."""
+    """Faults come for `seconds`, and longer until at least `kinds_least` kinds have come."""
 
     seconds: float
     kinds_least: int = 0
@@ -97,7 +100,7 @@ class Length:
 
 
 def soak(home: Path, soaked: Soaked, chosen: Sequence[str], seed: int, length: Length) -> None:
-    """Fills `soaked` as it goes, so that something is known whenever it ends."""
+    """Fills `soaked` as it runs, so that there are results even if it ends early."""
     declare(flow.FLOW.name, "bench.soak.flow")
     needs = {"redis", "postgres", *(NEEDS[name] for name in chosen if name in NEEDS)}
     needs |= {"objects"} if faults.IN_OBJECTS in chosen else set()
@@ -138,7 +141,7 @@ def _line(name: str, places: Path, servers: Servers) -> Line:
         servers.kafka.create_topic(name, partitions=2)
     line = line_of(name, places, servers)
     line.feed_next()  # a pipeline is refused while its stream does not exist
-    while name == faults.LARGE and line.fed < flow.DOCUMENTS:  # its state is as large from then on
+    while name == faults.LARGE and line.fed < flow.DOCUMENTS:  # its state then stays that large
         line.feed_next()
     return line
 
@@ -186,7 +189,10 @@ def _keep_going(staged: Staged, soaked: Soaked) -> None:
 def _act(
     soaked: Soaked, staged: dict[str, Staged], seed: int, length: Length, check: Check
 ) -> None:
-    """What comes too late, because an earlier one took long, comes at once; not after the end."""
+    """Causes the planned faults. One that is late, because an earlier one took long, comes at once.
+
+    No fault comes after the end.
+    """
     began_s = time.monotonic()
 
     def is_over() -> bool:
@@ -226,7 +232,7 @@ def _do(soaked: Soaked, planned: Planned, staged: Staged, seed: int) -> None:
 
 
 def _wait_whole(soaked: Soaked, staged: dict[str, Staged], check: Check) -> None:
-    """No faults any more: all that was fed in has to come out, and is compared."""
+    """Waits after the last fault until the output of all numbers has come, and compares it."""
     for line in soaked.lines:  # part of the batch that was going in may be there
         wait_until(
             line.feed_next, within_s=STARTED_WITHIN_S, otherwise=lambda: "no end takes input"
@@ -251,7 +257,7 @@ def _end_line(line: Line, staged: Staged, is_whole: Callable[[], bool]) -> None:
         within_s=STARTED_WITHIN_S,
         otherwise=lambda: f"{line.name}: not all of {line.fed} numbers came out in time",
     )
-    # Two more checkpoints: what was read last is then in one, and its output committed.
+    # After two more checkpoints, the output of the last numbers is committed.
     staged.wait_runs(2)
     faults.drained(staged)
     line.look()
@@ -261,8 +267,11 @@ def _end_line(line: Line, staged: Staged, is_whole: Callable[[], bool]) -> None:
 
 @contextmanager
 def _beside(soaked: Soaked, site: Installation) -> Iterator[tuple[Check, Callable[[], None]]]:
-    """Feeds, looks, measures and reads pages until it is left. Gives a check, and what ends the
-    feeding. The check raises what one of them has failed with, and starts again what has died."""
+    """Feeds, looks, measures and reads pages in threads until the block ends.
+
+    Yields a check, and a function that stops the feeding. The check raises the error of a thread
+    that failed, and restarts processes that died.
+    """
     is_over, is_fed, meter = Event(), Event(), Meter(site.home, site.supervisor)
 
     def feed() -> None:

@@ -1,7 +1,7 @@
-"""Decides which fault happens when, to which target. Pure: the same seed gives the same schedule.
+"""Decides when each fault happens, and to which target. Pure: a seed always gives one schedule.
 
-A schedule is made of rounds: every kind of fault comes once in each, in an order of its own. So no
-kind comes a third time before every other one has come.
+A schedule is made of rounds. Every kind of fault comes once in each round, and each round has its
+own order. So no kind comes a third time before every other one has come.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from enum import StrEnum
 from random import Random
 
 QUIET_S = (2.0, 6.0)
-"""Between two faults: some find the pipelines recovered, others still at it."""
+"""The time between two faults: some faults hit recovered pipelines, others hit a recovery."""
 
 
 class Fault(StrEnum):
@@ -60,21 +60,21 @@ LENGTHS_S: Mapping[Fault, tuple[float, float]] = {
     Fault.DISK_SLOW: (2.0, 15.0),
     Fault.CLOCK_STEP: (2.0, 8.0),
 }
-"""How long a fault lasts; the others happen at one moment."""
+"""How long a fault lasts; faults that are not here happen at one moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    at_s: float  # after the first fault could come
+    at_s: float  # from the moment at which the first fault could come
     fault: Fault
-    target: str  # the name of a pipeline; empty: what all of them use
+    target: str  # the name of a pipeline
     length_s: float
 
 
 def schedule(
     seed: int, seconds: float, targets: Mapping[Fault, Sequence[str]]
 ) -> tuple[Planned, ...]:
-    """`targets`: {fault: the pipelines that it may happen to}; only these faults come."""
+    """`targets` is {fault: the pipelines that it may happen to}; only these faults come."""
     rng, planned, at_s = Random(seed), list[Planned](), 0.0
     while targets:
         for fault in rng.sample(sorted(targets), len(targets)):

@@ -1,4 +1,4 @@
-"""Judges whether what the processes use grows: slopes by the hour, each with its bound. Pure."""
+"""Judges if the processes' use of resources grows: slopes per hour, each with its bound. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 WARM_UP_SHARE = 1 / 3
-"""Of the run: imports, caches, pools and the first restores take their memory then."""
+"""The share of the run in which imports, caches, pools and the first restores take memory."""
 
 JUDGED_FROM_S = 600.0
-"""A shorter run says nothing by the hour: a megabyte in a minute would be sixty."""
+"""A shorter run says nothing about an hour: a megabyte in a minute would become sixty."""
 
 SAMPLES_MIN = 10
 LINE_MIN = 3
@@ -88,7 +88,7 @@ BOUNDS = (
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """`bound` None: the figure has none, or the run was too short to judge."""
+    """`bound` is None if the figure has no bound, or if the run was too short to judge."""
 
     per_hour: float
     error: float  # standard error of it
@@ -97,9 +97,9 @@ class Slope:
 
 
 def slopes(samples: Sequence[Sample], *, checkpoints: str, judges: bool) -> dict[str, Slope]:
-    """{figure: its slope}, of those that were measured often enough.
+    """Returns {figure: its slope} for the figures that were measured often enough.
 
-    `checkpoints`: the figure that counts completed ones; it has no slope itself.
+    `checkpoints` is the figure that counts completed checkpoints; it has no slope itself.
     """
     kept = after_warm_up(samples)
     rate = line([(s.at_s, s.figures[checkpoints]) for s in kept if checkpoints in s.figures])
@@ -124,7 +124,7 @@ def after_warm_up(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The slope by least squares, in units per hour, and its standard error. Points: (s, value)."""
+    """Fits a line to points (s, value); returns its slope per hour and the standard error."""
     if len(points) < LINE_MIN:
         return 0.0, 0.0
     hours = np.array([at_s for at_s, _ in points]) / 3600

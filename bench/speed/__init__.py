@@ -1,1 +1,1 @@
-"""How fast records pass: the keyed count and the limit of the machine, latency, small batches."""
+"""The speed of records: the keyed count and the machine's limit, latency, small batches."""

@@ -1,11 +1,11 @@
 """How fast is one channel between two processes, and what does a batch cost?
 
-Run by hand: `python -m bench.speed.channel_throughput`. Prints one JSON object.
+Run it by hand: `python -m bench.speed.channel_throughput`. It prints one JSON object.
 
-Expected beforehand, on two cores with both processes on one machine: a batch is copied once by
-serialization and once by the kernel on each side, at some 6 GB/s a copy, so about 2 GB/s for 1.5 MB
-batches; two system calls and some 10 microseconds of Python a batch, so about 50,000 batches of
-1 KB a second.
+Expected beforehand, on two cores with both processes on one machine: serialization copies a batch
+once, and the kernel copies it once on each side, at some 6 GB/s a copy, so about 2 GB/s for 1.5 MB
+batches. A batch takes two system calls and some 10 microseconds of Python, so about 50,000 batches
+of 1 KB a second.
 """
 
 import json
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def streamed(output, reader: Reader, records: Records, count: int) -> tuple[float, float]:  # type: ignore[no-untyped-def]
-    """Batches and bytes a second, until the other side has seen the last one."""
+    """Measures batches and bytes a second, until the other side has seen the last batch."""
     started = time.perf_counter()
     for _ in range(count):
         output.send(records)
@@ -127,7 +127,7 @@ def within_a_slot(records: Records, count: int) -> float:
 
 
 def echo(token: str) -> None:
-    """The other process: takes everything, answers each watermark."""
+    """The other process: takes everything, and answers each watermark."""
     network, reader = start(1, token, OUT)
     print(json.dumps(network.address), flush=True)
     host, port = json.loads(sys.stdin.readline())

@@ -1,16 +1,16 @@
 """How long after it happened is a record in committed output, at half load?
 
-The latency of a record begins when it is due by the pace of its input, also if no reader is there
-just then. It ends when its file gets the name that readers look for. The interval of the
-checkpoints is subtracted: a record that comes right behind a barrier waits all of it. So the 99th
-percentile is about what source, exchanges, checkpoint and commit add, and the median is negative,
-because most records come later in an interval. Half load: half of what the same pipeline does with
-everything there at once, measured first. Left out is what happens while the run warms up, and in
-the last interval, because the final checkpoint waits for none.
+The latency of a record begins when it is due by the pace of its input, even if no reader is there
+at that moment. It ends when its file gets the name that readers look for. The checkpoint interval
+is subtracted: a record that comes right behind a barrier waits for all of it. So the 99th
+percentile is about the time that source, exchanges, checkpoint and commit add. The median is
+negative, because most records come later in an interval. Half load is half the rate of the same
+pipeline when all records are there at once, which is measured first. Records of the warm-up do not
+count, and neither do those of the last interval, because the final checkpoint does not wait.
 
 Expected: about ten fsyncs one after the other, of a few milliseconds each, for the checkpoint and
 the prepared file, and up to 20 ms until an idle source looks again: 50 to 100 ms. Slots are plain
-processes here, because it is the engine that is measured, not how Spark starts it.
+processes here, because the benchmark measures the engine, not how Spark starts it.
 """
 
 import math
@@ -56,7 +56,10 @@ def measure(
     warm_up_s: float = WARM_UP_S,
     interval_ms: int = INTERVAL_MS,
 ) -> Fields:
-    """What is due in `seconds` counts. Raises RuntimeError unless everything came exactly once."""
+    """Counts the records that are due in `seconds`.
+
+    Raises RuntimeError unless all records came exactly once.
+    """
     full, _ = _run(records, 0, interval_ms)
     progress(f"{full.records_per_s:,.0f} records/s at full load")
     rate = int(full.records_per_s / 2)
@@ -75,7 +78,7 @@ def measure(
 
 
 def added(rows: Rows, interval_ms: int) -> Fields:
-    """To the interval. Raises RuntimeError when there are no rows."""
+    """Returns the latency beyond the interval. Raises RuntimeError if there are no rows."""
     waited = latency(rows)
     if waited is None:
         raise RuntimeError("no record was due in the seconds that count")
@@ -86,13 +89,13 @@ def added(rows: Rows, interval_ms: int) -> Fields:
 
 
 def due_within(rows: Rows, from_s: float, to_s: float) -> Rows:
-    """In seconds since the first one was due."""
+    """Returns the rows due in this range of seconds since the first row was due."""
     since_ms = rows["happened_ms"] - rows["happened_ms"].min()
     return rows[(since_ms >= from_s * 1000) & (since_ms < to_s * 1000)]
 
 
 def visible_rows(directory: Path) -> Rows:
-    """Of the files that a reader sees, each row with when it could first be seen."""
+    """Returns the rows of all visible files, each with the time when it could first be seen."""
     parts = [_read(path) for path in sorted(directory.glob("part-*"))]
     return np.concatenate(parts) if parts else np.zeros(0, ROW)
 
@@ -104,7 +107,7 @@ def check_exactly_once(rows: Rows, records: int) -> None:
 
 
 def _read(path: Path) -> Rows:
-    """The kernel notes in ctime when the file got its name."""
+    """Reads a file; its rows became visible at its ctime, when it got its name."""
     table = pq.read_table(path, columns=list(COLUMNS))
     rows = np.zeros(table.num_rows, ROW)
     for name in COLUMNS:
@@ -114,7 +117,7 @@ def _read(path: Path) -> Rows:
 
 
 def _run(records: int, rate: int, interval_ms: int) -> tuple[Measured, Rows]:
-    """`rate` 0: all have happened. Raises RuntimeError when the output is wrong."""
+    """With `rate` 0, all views have happened. Raises RuntimeError if the output is wrong."""
     settings = {"execution.checkpointing.interval": f"{interval_ms} ms"}
     with tempfile.TemporaryDirectory(prefix="ftdash-bench-") as output:
         parameters = {"output": output, "records": str(records), "rate": str(rate)}

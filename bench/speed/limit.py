@@ -1,7 +1,7 @@
-"""What the machine could do: parse and count in two processes; no exchange, state or checkpoint.
-As in ours, only the key is converted.
+"""The limit of the machine: parse and count in two processes; no exchange, state or checkpoint.
 
-The bar of `pv` is a share of this, measured in the same call.
+As in ours, only the key is converted. The bar of `pv` is a share of this limit, which the same call
+measures.
 """
 
 import multiprocessing

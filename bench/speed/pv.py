@@ -1,9 +1,9 @@
 """How fast is a keyed count, exactly once, checkpointed every second, against the machine's limit?
 
 Expected by a sketch: parsing alone is 60 % of the limit program's work here, and counts of 1,000
-keys are combined before the exchange, so at least 0.5; with a million keys every record crosses
-the exchange and one index lookup more, so at least 0.3. Modes differ by what they do at a barrier
-only, so by a few percent; at most once, what was read waits for a checkpoint, in memory. Each
+keys are combined before the exchange, so at least 0.5. With a million keys every record crosses the
+exchange and takes one more index lookup, so at least 0.3. Modes differ only in their work at a
+barrier, so by a few percent; in mode at most once, records wait in memory for a checkpoint. Each
 pair is the limit, every mode, every mode again, and the limit again (`pairs.py`). With
 `--with-peers` Flink SQL, Structured Streaming and Pathway count the same files after each pair.
 """
@@ -39,7 +39,7 @@ BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
     ("app_id", "rocksdb"): (),
     ("user_id", "rocksdb"): (at_least("flink_ratio", 3),),
 }
-"""By key and backend; every mode has to reach them."""
+"""The bars by key and backend; every mode has to reach them."""
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
 def measure(
     work: Work, modes: Sequence[str], pairs: int, peers: PeerRuns, start: Start = on_spark
 ) -> Fields:
-    """All figures of one mode are those of `by_mode`; above them, the least of all modes."""
+    """`by_mode` has the figures of each mode; the top level repeats those of the slowest one."""
 
     def limit() -> float:
         rate = limit_records_per_s(work.directory, work.key, work.rounds)

@@ -1,8 +1,8 @@
 """How many rows a second does one core take when they come in small batches?
 
-Each operator runs in a real subtask behind a real gate: the bench fills the gate's channels, lets
+Each operator runs in a real subtask behind a real gate. The bench fills the gate's channels, lets
 the subtask work until nothing is queued, and divides the rows by processor time, so that other
-programs on the machine disturb little. As from a source, a watermark follows every batch.
+programs on the machine disturb little. As with a source, a watermark follows every batch.
 
 `by_row` has the operator with an author's function of single rows, `by_batch` with whole batches:
 a map, tumbling windows (a function of the rows of each window, against aggregates), a keyed process
@@ -11,8 +11,8 @@ state for each side, against `join`).
 
 Expected by a sketch: a row function costs 2 to 5 microseconds a row in Python alone, so 200,000 to
 500,000 rows a second with large batches. Every batch that reaches an operator costs it 0.1 to 1 ms,
-whatever its size; so without joining them in front of it, 100 rows come to 100,000 to 1,000,000
-rows a second, and 10 rows to a tenth of that.
+regardless of its size. So unless batches are coalesced before the operator, batches of 100 rows
+give 100,000 to 1,000,000 rows a second, and batches of 10 rows a tenth of that.
 """
 
 import statistics
@@ -74,7 +74,7 @@ KEYS = 1_000
 WINDOW_MS = 10_000  # a row happens every millisecond
 UNIT = Uid("measured")
 QUEUED_ROWS = 65_536  # in front of the subtask, of small batches
-LEAST_TURNS = 64  # between two looks at the clock of the process, which take long here and there
+LEAST_TURNS = 64  # between two reads of the process clock, which can be slow
 WARM_UP_PART = 0.2
 
 EVENT = pa.schema(
@@ -102,8 +102,10 @@ def main() -> None:
 
 
 def measure(operators: Sequence[str], sizes: Sequence[int], seconds: float, rounds: int) -> Fields:
-    """`by_operator`: rows a second by flavour and rows per batch. `by_rows`, and the fields that
-    have bars: what the slowest of them reaches."""
+    """`by_operator` has the rows a second by flavour and rows per batch.
+
+    `by_rows` and the fields that have bars contain the rate of the slowest operator and flavour.
+    """
     by_operator: dict[str, dict[str, dict[str, int]]] = {}
     for operator in operators:
         by_operator[operator] = {
@@ -127,7 +129,7 @@ def _median(operator: str, flavour: str, rows: int, seconds: float, rounds: int)
 
 
 def rows_per_s(operator: str, flavour: str, batch_rows: int, seconds: float) -> float:
-    """One subtask, fresh, for about `seconds` of processor time after it has warmed up."""
+    """Measures a new subtask for about `seconds` of processor time, after it has warmed up."""
     ports = 2 if operator == "join" else 1
     with _loaded(OPERATIONS[operator, flavour], ports) as load:
         load.run_for(seconds * WARM_UP_PART, batch_rows)
@@ -136,7 +138,7 @@ def rows_per_s(operator: str, flavour: str, batch_rows: int, seconds: float) -> 
 
 @dataclass(slots=True)
 class Load:
-    """A subtask that is given rows as fast as it takes them, on one thread with it."""
+    """A subtask that gets rows as fast as it takes them, all on one thread."""
 
     subtask: Subtask
     outputs: list[list[LocalOutput]]  # by port
@@ -146,7 +148,7 @@ class Load:
     _turn: int = 0
 
     def run_for(self, seconds: float, batch_rows: int) -> float:
-        """Rows a second of processor time."""
+        """Returns the rows per second of processor time."""
         rows, spent_s = 0, 0.0
         while spent_s < seconds:
             turns = self._next_turns(batch_rows)
@@ -158,7 +160,7 @@ class Load:
         return rows / spent_s
 
     def _next_turns(self, batch_rows: int) -> list[list[pa.RecordBatch]]:
-        """Batches as exchanges would have cut them, one for each port in each turn."""
+        """Returns batches as exchanges would cut them, one for each port in each turn."""
         turns = max(LEAST_TURNS, min(QUEUED_ROWS, batch_rows * 2_000) // batch_rows)
         first, self._rows = self._rows, self._rows + turns * batch_rows
         of_ports = [_events(first, turns * batch_rows, schema) for schema in self.schemas]
@@ -168,7 +170,7 @@ class Load:
         ]
 
     def _send(self, batches: list[pa.RecordBatch]) -> int:
-        """Each to one channel of its port; how many rows."""
+        """Sends each batch to one channel of its port; returns the number of rows."""
         self.clock.now_ms += 1
         self._turn = (self._turn + 1) % CHANNELS
         newest_ms = int(batches[0].column("id")[-1].as_py())
@@ -181,7 +183,7 @@ class Load:
         return int(batches[0].num_rows) * len(batches)
 
     def _work_off(self) -> None:
-        """Until nothing is left, also of what waits for more: to it an hour passes."""
+        """Works until nothing is left; an hour passes, so that coalescing batches leave too."""
         for _ in range(2):
             while self.subtask.step() is not Step.WAITS_FOR_INPUT:
                 continue
@@ -250,7 +252,7 @@ def _output(channel: ChannelId, gate: Gate) -> LocalOutput:
 
 
 def _events(first: int, rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """A row's id is its event time as well."""
+    """Makes rows; a row's id is also its event time."""
     ids = np.arange(first, first + rows)
     columns = {
         "id": pa.array(ids),
@@ -266,7 +268,7 @@ _KEYS = pa.array([f"customer-{number}" for number in range(KEYS)])
 
 
 def _unshared(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """As it comes out of an exchange: with buffers of its own."""
+    """Returns the batch with its own buffers, as it comes out of an exchange."""
     return batch.take(pa.array(np.arange(batch.num_rows)))
 
 
@@ -305,7 +307,7 @@ def _window_batches(stream: Stream, _: Stream) -> Stream:
 
 
 class CountRows(KeyedProcessFunction):
-    """How many rows of its key there were, when its window is over."""
+    """Counts the rows of each key, and emits the count when the window ends."""
 
     def open(self, runtime: RuntimeContext) -> None:
         self._count = runtime.get_state(ValueStateDescriptor("count", pa.int64()))
@@ -322,7 +324,7 @@ class CountRows(KeyedProcessFunction):
 
 
 class CountBatches(BatchProcessFunction):
-    """The same, a batch at a time."""
+    """Does the same as `CountRows`, a batch at a time."""
 
     def open(self, context: ProcessContext) -> None:
         self._count = context.get_state(ValueStateDescriptor("count", pa.int64()))
@@ -352,7 +354,7 @@ def _process_batches(stream: Stream, _: Stream) -> Stream:
 
 
 class PairRows(KeyedProcessFunction):
-    """Each id comes once on either side; the first one waits for the other."""
+    """Joins two streams: each id comes once on either side, and the first waits for the other."""
 
     def open(self, runtime: RuntimeContext) -> None:
         self._first = runtime.get_state(ValueStateDescriptor("first", pa.float64()))

@@ -1,3 +1,3 @@
-"""Nexmark: events of an auction house, and the queries that benchmarks of streams ask of them."""
+"""Nexmark: events of an auction house, and the queries of the stream benchmark over them."""
 
 __version__ = "1.0"

@@ -1,4 +1,4 @@
-"""The pipeline: one query over the events of Nexmark, made or read from files."""
+"""The pipeline: one query over the events of Nexmark, which are generated or read from files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

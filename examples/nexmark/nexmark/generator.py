@@ -1,13 +1,13 @@
-"""Makes the events of Nexmark, a kind at a time, by the public definition.
+"""Generates the events of Nexmark, a kind at a time, by the public definition.
 
-Events have numbers, and all of an event follows from the seed and its number. So any slice of the
-events can be made again, at any parallelism and in any order. Of 50 events one is a new person,
-three are new auctions and 46 are bids.
+Events have numbers, and the seed and the number determine everything about an event. So any slice
+of the events can be generated again, at any parallelism and in any order. Of 50 events one is a new
+person, three are new auctions and 46 are bids.
 
 Source: `generator/` and `model/` of nexmark/nexmark on GitHub, with the settings of its second
 version: 100,000 events for each second of event time. That generator has no seed, and adds the
-number of the first person to each bidder twice; the number is added once here, as in Apache Beam's,
-so that each bidder is a person.
+number of the first person to each bidder twice. Here it is added once, as in Apache Beam's
+generator, so that each bidder is a person.
 """
 
 from collections.abc import Callable
@@ -30,13 +30,13 @@ FIRST_ID, FIRST_CATEGORY = 1_000, 10
 CATEGORIES = 5
 ACTIVE_PEOPLE, AUCTIONS_IN_FLIGHT = 1_000, 100
 LEAD = 10
-"""So many people and auctions that do not exist yet may be named."""
+"""Events may name this many people and auctions that do not exist yet."""
 
 HOT_EVERY = 100
-"""One person and one auction of so many is hot."""
+"""One in this many people, and one in this many auctions, is hot."""
 
 HOT_SELLERS, HOT_AUCTIONS, HOT_BIDDERS, HOT_CHANNELS = 4, 2, 4, 2
-"""All but one of so many events name a hot one."""
+"""Of this many events, all but one name a hot person, auction or channel."""
 
 CHANNELS = 10_000
 LEAST = 1 << 31
@@ -52,7 +52,7 @@ HOT_CHANNEL_NAMES = ["Google", "Facebook", "Baidu", "Apple"]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """All that decides the events: `per_s` is how many there are in a second of event time."""
+    """Determines the events: `per_s` is how many there are in a second of event time."""
 
     seed: int = 1
     per_s: int = EVENTS_PER_S
@@ -75,12 +75,12 @@ class Kind:
     columns: Callable[[Model, Draws], list[pa.Array]]
 
     def made(self, model: Model, numbers: Numbers) -> pa.RecordBatch:
-        """The events with these numbers, which must be of this kind."""
+        """Generates the events with these numbers, which must be of this kind."""
         columns = self.columns(model, Draws(model.seed, 0, numbers))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def numbers(self, positions: Numbers) -> Numbers:
-        """The number of the first, second, ... event of this kind."""
+        """Returns the numbers of the events at these positions among the events of this kind."""
         return positions // self.count * EPOCH_EVENTS + self.first + positions % self.count
 
 
@@ -155,12 +155,15 @@ KINDS = (PERSON, AUCTION, BID)
 
 
 def _newest_person(numbers: Numbers) -> Numbers:
-    """Counted from 0: the newest one at these events."""
+    """Returns the newest person at each of these events, counted from 0."""
     return numbers // EPOCH_EVENTS
 
 
 def _newest_auction(numbers: Numbers) -> Numbers:
-    """Counted from 0; at a new person, the last one of the 50 events before (-1 at the first)."""
+    """Returns the newest auction at each event, counted from 0, or -1 if there is none yet.
+
+    At a new person, that is the last auction of the 50 events before.
+    """
     epochs, place = np.divmod(numbers, EPOCH_EVENTS)
     return epochs * AUCTION.count + np.minimum(place - PERSON.count, AUCTION.count - 1)
 
@@ -172,7 +175,7 @@ def _any_person(draws: Draws, name: str) -> Numbers:
 
 
 def _below(draws: Draws, name: str, ends: Numbers) -> Numbers:
-    """From 0 up to but not `ends`, which differ by row."""
+    """Draws numbers from 0 up to but not including `ends`, which differ by row."""
     return np.floor(draws.fractions(name) * ends).astype(np.int64)
 
 
@@ -199,8 +202,10 @@ def _lengths(column: pa.Array) -> Numbers:
 
 @lru_cache(maxsize=4)
 def _channels(seed: int) -> tuple[pa.Array, pa.Array]:
-    """Names and addresses of 10,000 channels and of the four hot ones. Nine in ten of the 10,000
-    have their id in the address."""
+    """Returns the names and addresses of 10,000 channels and of the four hot ones.
+
+    Nine in ten of the 10,000 have their id in the address.
+    """
     draws = Draws(seed, 0, np.arange(CHANNELS + len(HOT_CHANNEL_NAMES)))
     texts = Texts(draws)
     parts = [texts.up_to(f"directory/{level}", 5, "_") for level in range(3)]
@@ -214,6 +219,6 @@ def _channels(seed: int) -> tuple[pa.Array, pa.Array]:
 
 
 def _reversed_bits(number: int) -> int:
-    """Of 32 bits: Java's `Math.abs(Integer.reverse(number))`, which leaves the least integer."""
+    """Computes Java's `Math.abs(Integer.reverse(number))`; the least integer stays negative."""
     turned = int(f"{number:032b}"[::-1], 2)
     return turned if turned < LEAST else -LEAST if turned == LEAST else 2 * LEAST - turned

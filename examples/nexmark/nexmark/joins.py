@@ -16,7 +16,7 @@ AUCTION_OF_BID = {"date_time": "auction_date_time", "extra": "auction_extra"}
 
 
 def q3(tables: Tables) -> Stream:
-    """Who sells things of category 10 in three states."""
+    """The people in three states who sell things of category 10."""
     persons = tables.persons("id", "name", "city", "state")
     near = persons.filter(pc.field("state").isin(["OR", "ID", "CA"]), uid="near")
     names = {"id": "seller", "name": "name", "city": "city", "state": "state"}
@@ -50,7 +50,7 @@ def q4(tables: Tables) -> Stream:
 
 
 def q9(tables: Tables) -> Stream:
-    """Each auction with the bid that won it: the highest one, and of those the earliest."""
+    """Each auction with the bid that won it: the highest one, or the earliest of equal ones."""
     auctions = tables.auctions(*AUCTIONS.names)
     sold = renamed(auctions, {"id": "auction", **_same(AUCTIONS.names[1:])}, "sold")
     columns = ["auction", "bidder", "price", "date_time", "extra"]
@@ -73,7 +73,7 @@ def q9(tables: Tables) -> Stream:
 
 
 def q13(tables: Tables) -> Stream:
-    """Each bid with what a table says about its auction."""
+    """Each bid with the value that a side table has for its auction."""
     bids = tables.bids("auction", "bidder", "price", "date_time")
 
     def key(batch: pa.RecordBatch) -> Columns:
@@ -96,7 +96,7 @@ def q20(tables: Tables) -> Stream:
 
 
 def q23(tables: Tables) -> Stream:
-    """Each bid of a person who sells, with the person and each of the auctions."""
+    """Each bid of a person who sells, with the person and each of the person's auctions."""
     columns = [name for name in BIDS.names if name not in ("auction", "date_time")]
     bids = renamed(tables.bids(*columns), _bid_names(columns), "offers")
     people = [name for name in PERSONS.names if name != "date_time"]
@@ -110,7 +110,7 @@ def q23(tables: Tables) -> Stream:
 
 
 def side_input() -> pa.Table:
-    """A table of 10,000 rows, valid since 1970."""
+    """Returns a table of 10,000 rows, valid since 1970."""
     keys = range(SIDE_KEYS)
     since = pa.array([datetime(1970, 1, 1, tzinfo=UTC)] * SIDE_KEYS, TIME)
     values = [f"value-{key}" for key in keys]
@@ -118,7 +118,7 @@ def side_input() -> pa.Table:
 
 
 def divided(total: pa.Array, number: pa.Array) -> pa.Array:
-    """Without the fraction, as SQL divides whole numbers; null without any."""
+    """Divides without the fraction, as SQL divides whole numbers; null if `number` is 0."""
     return pc.divide(total, pc.if_else(pc.equal(number, 0), None, number))
 
 

@@ -1,4 +1,4 @@
-"""All queries by name. Flink SQL cannot run q6, and it is left out here as well."""
+"""All queries by name. q6 is left out here, because Flink SQL cannot run it either."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from nexmark.windows import q5, q7, q8, q11, q12
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`newest_by`: the key of running totals, whose newest row of each key is the result."""
+    """`newest_by` is the key of running totals; the newest row of each key is the result."""
 
     build: Callable[[Tables], Stream]
     newest_by: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ BID = (("auction", pa.int64()), ("bidder", pa.int64()), ("price", pa.int64()))
 
 
 def q0(tables: Tables) -> Stream:
-    """Passes every bid on."""
+    """Every bid, unchanged."""
     return tables.bids("auction", "bidder", "price", "date_time", "extra")
 
 
@@ -36,7 +36,7 @@ def q2(tables: Tables) -> Stream:
 
 
 def q10(tables: Tables) -> Stream:
-    """Each bid with its day and minute, by which files can be divided."""
+    """Each bid with its day and minute, which can serve to partition files."""
     bids = tables.bids("auction", "bidder", "price", "date_time", "extra")
     schema = bids.schema.append(pa.field("dt", pa.string())).append(pa.field("hm", pa.string()))
 
@@ -47,7 +47,7 @@ def q10(tables: Tables) -> Stream:
 
 
 def q14(tables: Tables) -> Stream:
-    """Expensive bids, by the time of day, with how often their text has a `c`."""
+    """Expensive bids, with the time of day, and with the number of `c` in their text."""
     bids = tables.bids("auction", "bidder", "price", "date_time", "extra")
     milli_euros = pc.field("price") * 908
     expensive = bids.filter(
@@ -75,7 +75,7 @@ def q14(tables: Tables) -> Stream:
 
 
 def q21(tables: Tables) -> Stream:
-    """Each bid with the id of its channel, where it has one."""
+    """The bids whose channel has an id, with that id."""
     bids = tables.bids("auction", "bidder", "price", "channel", "url")
     schema = pa.schema([*BID, ("channel", pa.string()), ("channel_id", pa.string())])
     known = computed(bids, schema, lambda batch: {"channel_id": _channel_ids(batch)}, "ids")
@@ -106,7 +106,7 @@ def _time_of_day(hours: pa.Array) -> pa.Array:
 
 
 def _channel_ids(batch: pa.RecordBatch) -> pa.Array:
-    """Of a known channel its number; otherwise what the address says, or null."""
+    """Returns the number of a known channel, or else the id in the address, or null."""
     number = pc.index_in(pc.utf8_lower(batch["channel"]), pa.array(list(CHANNEL_IDS)))
     is_unknown = number.is_null()
     found = pc.extract_regex(batch["url"].filter(is_unknown), r"(?:&|^)channel_id=(?P<id>[^&]*)")

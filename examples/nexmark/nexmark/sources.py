@@ -1,4 +1,4 @@
-"""The events as sources: made while the pipeline runs, or read from files."""
+"""The events as sources: generated while the pipeline runs, or read from files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ OUT_OF_ORDER_MS = 4_000
 
 
 def positions_of_split(kind: Kind, split: int, splits: int, offsets: Numbers) -> Numbers:
-    """Which events of its kind a split has: it takes every so manieth fifty of all events."""
+    """Returns the positions of a split's events: of n splits, each takes every n-th fifty."""
     fifties, place = np.divmod(offsets, kind.count)
     return (fifties * splits + split) * kind.count + place
 
@@ -30,9 +30,9 @@ def generated(
     columns: Sequence[str],
     events_per_s: float | None = None,
 ) -> SeededGenerator:
-    """The events of one kind among the first `events` of all kinds.
+    """Generates the events of one kind among the first `events` of all kinds.
 
-    `events_per_s`: of all kinds. Raises Rejected unless each split gets as many events.
+    `events_per_s` counts all kinds. Raises Rejected unless each split gets equally many events.
     """
     fifties, rest = divmod(events, EPOCH_EVENTS * splits)
     if rest or not fifties:
@@ -60,7 +60,7 @@ def generated(
 
 
 def stored(kind: Kind, directory: Path, columns: Sequence[str]) -> ParquetFiles:
-    """The files of one kind that `python -m nexmark parquet` wrote."""
+    """Reads the files of one kind that `python -m nexmark parquet` wrote."""
     place = directory / kind.name
     return ParquetFiles(
         place,

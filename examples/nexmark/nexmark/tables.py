@@ -1,4 +1,4 @@
-"""What a query reads: the three kinds of events, with the columns that it names."""
+"""The input of a query: the three kinds of events, with the columns that it names."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Source = ParquetFiles | SeededGenerator
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """`source` makes the source of the events of a kind, with some of their columns."""
+    """`source` makes a source for the events of a kind, with some of their columns."""
 
     env: Environment
     source: Callable[[Kind, Sequence[str]], Source]
@@ -34,7 +34,7 @@ class Tables:
 
 
 def renamed(stream: Stream, names: Mapping[str, str], uid: str) -> Stream:
-    """Some columns of the stream: {name: new name}. Event time stays if its name does."""
+    """Selects and renames columns: {name: new name}. Event time stays if its name does."""
     schema = pa.schema([(new, stream.schema.field(old).type) for old, new in names.items()])
 
     def rename(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -44,7 +44,7 @@ def renamed(stream: Stream, names: Mapping[str, str], uid: str) -> Stream:
 
 
 def selected(stream: Stream, columns: Sequence[str], uid: str) -> Stream:
-    """Some columns of the stream; of a changelog, with the kind of each change."""
+    """Selects columns of the stream; a changelog also keeps the kind of each change."""
     kinds = ["row_kind"] if stream.is_changelog else []
     return renamed(stream, {name: name for name in [*columns, *kinds]}, uid)
 
@@ -52,7 +52,7 @@ def selected(stream: Stream, columns: Sequence[str], uid: str) -> Stream:
 def computed(
     stream: Stream, schema: pa.Schema, compute: Callable[[pa.RecordBatch], Columns], uid: str
 ) -> Stream:
-    """The columns that `compute` makes, and the stream's own ones for all others of `schema`."""
+    """Takes the columns of `schema` from `compute`, or else from the stream."""
 
     def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
         made = compute(batch)
@@ -68,6 +68,6 @@ def with_columns(
     compute: Callable[[pa.RecordBatch], Columns],
     uid: str,
 ) -> Stream:
-    """All columns of the stream, and behind them those that `compute` makes."""
+    """Appends the columns that `compute` makes to all columns of the stream."""
     fields = [*stream.schema, *(pa.field(name, type) for name, type in more.items())]
     return computed(stream, pa.schema(fields), compute, uid)

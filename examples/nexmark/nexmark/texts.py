@@ -1,7 +1,7 @@
 """Random texts, a column at a time: slices of a long random text.
 
 A slice costs one random number and a copy of its bytes, as in the Java generator. The long texts
-follow from the seed alone.
+depend on the seed alone.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pipelines.connectors import Draws
 POOL_BYTES = 1 << 20
 LENGTH_MIN = 3
 SPACE_EVERY = 13
-"""In a text with spaces, one character of so many is one."""
+"""In a text with spaces, one character in this many is a space."""
 
 LETTER_A, LETTERS = ord("a"), 26
 
@@ -30,7 +30,7 @@ class Texts:
     draws: Draws
 
     def up_to(self, name: str, length_max: int, special: str = " ") -> pa.Array:
-        """Texts of 3 up to but not `length_max` characters, then trimmed."""
+        """Returns texts of 3 up to but not `length_max` characters, which are then trimmed."""
         lengths = self.draws.integers(f"{name}/length", LENGTH_MIN, length_max)
         drawn = self._slices(name, lengths, with_special(self.draws.seed, special))
         return pc.ascii_trim(drawn, " ")
@@ -39,7 +39,7 @@ class Texts:
         return self._slices(name, lengths, letters(self.draws.seed))
 
     def filling(self, name: str, sizes: Numbers, average_bytes: int) -> pa.Array:
-        """Texts that bring rows of these sizes to the average, each up to a fifth off."""
+        """Returns texts that fill rows of these sizes up to the average, within about a fifth."""
         missing = average_bytes - sizes
         spread = np.floor(missing * 0.2 + 0.5).astype(np.int64)
         drawn = np.floor(self.draws.fractions(f"{name}/length") * 2 * spread).astype(np.int64)

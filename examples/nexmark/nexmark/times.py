@@ -8,14 +8,14 @@ TEXTS = pa.array([f"{hour:02d}:{minute:02d}" for hour in range(24) for minute in
 
 
 def day(times: pa.Array) -> pa.Array:
-    """Such as 2015-07-15."""
+    """Returns days, such as 2015-07-15."""
     days = pc.divide(times.cast(pa.int64()), DAY_MS).cast(pa.int32()).cast(pa.date32())
     found = days.dictionary_encode()
     return pc.strftime(found.dictionary, "%Y-%m-%d").take(found.indices)
 
 
 def minute(times: pa.Array) -> pa.Array:
-    """Minutes since midnight."""
+    """Returns the minutes since midnight."""
     return pc.divide(_since_midnight_ms(times), MINUTE_MS)
 
 
@@ -24,7 +24,7 @@ def hour(times: pa.Array) -> pa.Array:
 
 
 def formatted(minutes: pa.Array) -> pa.Array:
-    """Minutes since midnight as a time, such as 07:05."""
+    """Formats minutes since midnight as a time, such as 07:05."""
     return TEXTS.take(minutes)
 
 

@@ -14,7 +14,7 @@ RANK_TYPES = {f"is_rank{rank}": pa.bool_() for rank in RANKS}
 
 
 def q15(tables: Tables) -> Stream:
-    """Bids, bidders and auctions of each day, in all and by rank of the price."""
+    """The bids, bidders and auctions of each day, in total and by rank of the price."""
     bids = tables.bids("auction", "bidder", "price", "date_time")
     ranked = with_columns(bids, {"day": pa.string(), **RANK_TYPES}, _ranked, "ranked")
     return ranked.key_by("day").aggregate(_distinct_totals(), uid="totals")
@@ -73,7 +73,7 @@ def _distinct_totals() -> dict[str, object]:
 
 
 def _ranked(batch: pa.RecordBatch) -> Columns:
-    """The day, and for each rank whether the price has it."""
+    """Returns the day, and for each rank whether the price has it."""
     price = batch["price"]
     is_cheap, is_expensive = pc.less(price, CHEAP), pc.greater_equal(price, EXPENSIVE)
     return {

@@ -13,7 +13,7 @@ TEN_SECONDS, TWO_SECONDS = timedelta(seconds=10), timedelta(seconds=2)
 
 
 def q5(tables: Tables) -> Stream:
-    """The auctions with the most bids of the last ten seconds, every two seconds."""
+    """The auctions with the most bids in the last ten seconds, every two seconds."""
     bids = tables.bids("auction", "date_time")
     windows = bids.key_by("auction").window(sliding(TEN_SECONDS, every=TWO_SECONDS))
     counts = windows.aggregate(num=count(), uid="counts")
@@ -23,13 +23,15 @@ def q5(tables: Tables) -> Stream:
         most = rows.filter(pc.equal(rows["num"], pc.max(rows["num"])))
         return most.select(schema.names)
 
-    # One window ends every two seconds, so windows of that length hold the counts of one each.
+    # A window ends every two seconds, so each window of that length holds the counts of just one.
     return counts.window_all(tumbling(TWO_SECONDS)).apply(busiest, schema, uid="busiest")
 
 
 def q7(tables: Tables) -> Stream:
-    """The bids with the highest price of each ten seconds. As in SQL, a bid at the very end of a
-    window with the same price is one of them."""
+    """The bids with the highest price in each ten seconds.
+
+    As in SQL, a bid at the very end of a window with the same price is one of them.
+    """
     bids = tables.bids("auction", "bidder", "price", "date_time", "extra")
     highest = bids.window_all(tumbling(TEN_SECONDS)).aggregate(price=max("price"), uid="highest")
 

@@ -1,7 +1,7 @@
 """Writes the events for other systems: Parquet and CSV files, and Kafka topics.
 
-The files of a kind overlap in event time: each has every so manieth fifty of all events, in order.
-Lines of CSV have no names, and times are milliseconds since 1970.
+The files of a kind overlap in event time: with n files, each has every n-th fifty of all events, in
+order. CSV files have no header, and their times are milliseconds since 1970.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ def write_csv(directory: Path, model: Model, *, events: int, files: int) -> None
 
 
 def write_kafka(address: KafkaAddress, model: Model, *, events: int) -> None:
-    """To the topics `person`, `auction` and `bid`, which have to exist; JSON, exactly once."""
+    """Writes JSON, exactly once, to the existing topics `person`, `auction` and `bid`."""
     env = Environment()
     for kind in KINDS:
         columns = kind.schema.names
@@ -61,7 +61,7 @@ def with_integer_times(schema: pa.Schema) -> pa.Schema:
 def _files(
     directory: Path, ending: str, events: int, files: int, kinds: Sequence[Kind] = KINDS
 ) -> Iterator[tuple[Kind, int, Path]]:
-    """Each file appears whole: it is written under a hidden name."""
+    """Yields hidden names to write the files under, so that each file appears whole."""
     if events < EPOCH_EVENTS * files or events % (EPOCH_EVENTS * files):
         raise Rejected(
             f"{events} events cannot be dealt to {files} files; give a multiple of"

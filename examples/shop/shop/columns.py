@@ -1,4 +1,4 @@
-"""The columns of what the pipeline reads, passes on and writes."""
+"""The columns that the pipeline reads, passes on and writes."""
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ ORDERS = pa.schema(
 )
 
 RATES = pa.schema([("currency", pa.string()), ("per_mille", pa.int64()), ("since", TIME)])
-"""A row says how many thousandths of a euro a unit of the currency costs from then on."""
+"""A row gives the price of a unit of the currency from `since` on, in thousandths of a euro."""
 
 PRICED = pa.schema(
     [

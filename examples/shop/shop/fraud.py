@@ -1,7 +1,7 @@
 """An alarm for each customer who spends too much within a minute.
 
-What a customer spends is kept per minute of event time. A timer at the end of the minute raises the
-alarm and forgets the minute.
+The state has the sum that a customer spends in each minute of event time. A timer at the end of the
+minute raises the alarm and deletes the minute.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class Fraud(KeyedProcessFunction):
             {
                 "orders": spent["orders"] + 1,
                 "euro_cents": spent["euro_cents"] + cents,
-                # Null in a minute that an earlier version began: the state has a new column.
+                # Null if an earlier version began the minute: the column is new in the state.
                 "largest": max(spent["largest"] or 0, cents),
             },
         )

@@ -1,4 +1,4 @@
-"""What every test of the shop gets."""
+"""The fixtures of all tests of the shop."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ def customers() -> Iterator[str]:
 
 @pytest.fixture
 def parameters(customers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Of a run on rows of the test: they take the place of the servers."""
+    """The parameters of a run on the test's rows, which replace the servers."""
     (tmp_path / "rates").mkdir()
     monkeypatch.setenv("SHOP_REDIS", "redis://unused")
     monkeypatch.setenv("SHOP_DATABASE", "postgresql+psycopg://unused")

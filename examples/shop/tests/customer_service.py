@@ -23,17 +23,17 @@ class Answer(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing: a test's output is for failures."""
+        """Logs nothing: a test's output is for failures."""
 
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 128  # the pipeline connects as often as it has requests under way
+    request_queue_size = 128  # the pipeline has one connection for each request under way
 
 
 @contextmanager
 def customer_service() -> Iterator[str]:
-    """Its address."""
+    """Starts the service and yields its address."""
     server = Server(("127.0.0.1", 0), Answer)
     thread = Thread(target=server.serve_forever, args=(0.01,))
     thread.start()

@@ -22,7 +22,7 @@ RATES: list[Row] = [
 
 
 def order(number: int) -> Row:
-    """One a second."""
+    """Makes an order; there is one each second."""
     return {
         "order": number,
         "customer": CUSTOMERS[number % 4],

@@ -1,4 +1,4 @@
-"""The customer service is asked for each order."""
+"""The pipeline asks the customer service about each order."""
 
 from pipelines.testing import OperatorHarness
 

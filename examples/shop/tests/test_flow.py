@@ -17,8 +17,8 @@ from shop.flow import shop
 
 ORDERS = [order(number) for number in range(180)]
 FEW = ORDERS[::5]
-"""With every minute, customer, product and currency. Each attempt asks the customer service about
-each order again, and the requests are most of the time that this test takes."""
+"""A few orders that cover every minute, customer, product and currency. Each attempt asks the
+customer service about each order again, and these requests take most of this test's time."""
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -78,7 +78,7 @@ def test_the_rows_are_in_postgresql_and_in_files(
 
 
 def in_euros(orders: list[Row]) -> dict[tuple[str, object], list[int]]:
-    """{(country, window): euro cents}, without the engine."""
+    """Returns {(country, window): euro cents}, computed without the engine."""
     found: dict[tuple[str, object], list[int]] = {}
     for row in orders:
         rate = 1_000 if row["currency"] == "EUR" else 900 if row["at"] < after(minutes=2) else 800

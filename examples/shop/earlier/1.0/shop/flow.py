@@ -32,7 +32,7 @@ from shop.fraud import ALARMS, Fraud
 
 OUT_OF_ORDER = timedelta(seconds=5)
 RATES_AHEAD = timedelta(days=1)
-"""A rate is published at most that long before it holds, so event time may not follow the rates."""
+"""A rate is published at most this long before it applies, so rates may not advance event time."""
 
 LOOK_EVERY = timedelta(seconds=1)
 
@@ -84,7 +84,7 @@ def shop(env: Environment, parameters: Parameters) -> None:
 
 
 def read_orders(env: Environment, parameters: Parameters) -> Stream:
-    """Each order once, although the checkout sends some of them twice."""
+    """Reads each order once, although the checkout sends some of them twice."""
     received = env.source(
         RedisStreams(
             parameters.redis.reveal(),
@@ -100,7 +100,7 @@ def read_orders(env: Environment, parameters: Parameters) -> Stream:
 
 
 def in_euros(orders: Stream, env: Environment, parameters: Parameters) -> Stream:
-    """Each order at the rate of its time."""
+    """Converts each order at the rate of its time."""
     rates = env.source(
         json_lines_directory(
             parameters.rates,

@@ -1,7 +1,7 @@
 """An alarm for each customer who spends too much within a minute.
 
-What a customer spends is kept per minute of event time. A timer at the end of the minute raises the
-alarm and forgets the minute.
+The state has the sum that a customer spends in each minute of event time. A timer at the end of the
+minute raises the alarm and deletes the minute.
 """
 
 from collections.abc import Iterator
