@@ -1,8 +1,8 @@
 """Hosts a control plane without a pipeline, until its standard input ends: `python FILE HOME`.
 
-Redis, projector, worker, beat and web server, as a demonstration has them. Prints one line of JSON
-when all are ready: the environment in which commands reach this installation. Imports nothing of
-the tests, because it runs where only the wheel is.
+Starts Redis, projector, worker, beat and web server, as a demonstration does. Prints one line of
+JSON when all are ready: the environment in which commands reach this installation. Imports nothing
+from the tests, because it runs where only the wheel is installed.
 """
 
 import json
@@ -23,7 +23,7 @@ def main() -> None:
     from ftdash.embedded.demo import open_installation
     from ftdash.embedded.outcome import Console
 
-    current_site().mkdir(parents=True, exist_ok=True)  # no test reads pages here, so none is built
+    current_site().mkdir(parents=True, exist_ok=True)  # no test reads pages here, so none are built
     with open_installation(Console(), installation.free_port()):
         shared = {name: value for name, value in os.environ.items() if name.startswith("FTDASH_")}
         print(json.dumps(shared), flush=True)

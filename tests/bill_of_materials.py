@@ -1,8 +1,8 @@
-"""`python -m tests.bill_of_materials FILE`: what an installation is made of, as CycloneDX.
+"""`python -m tests.bill_of_materials FILE`: lists the parts of an installation, as CycloneDX.
 
 cyclonedx-bom reads the installed packages with their versions, licences and dependencies. It does
-not check the file against the schema, which takes 20 s. Fails if a package that requirements.txt
-pins is not in it in that version: the file would tell of another installation than the tested one.
+not check the file against the schema, which takes 20 s. Fails if the list misses a package in the
+version that requirements.txt pins: it would then describe another installation than the tested one.
 """
 
 import json
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def write(file: Path) -> None:
-    """Of the environment of this Python."""
+    """Writes the bill of materials of this Python's environment."""
     options = ["--pyproject", str(ROOT / "pyproject.toml"), "--mc-type", "application"]
     command = [sys.executable, "-m", "cyclonedx_py", "environment", *options]
     output = ["--output-reproducible", "--no-validate", "--output-file", str(file)]
@@ -35,13 +35,13 @@ def write(file: Path) -> None:
 
 
 def components(text: str) -> dict[str, str]:
-    """The version of each package."""
+    """Returns the version of each package."""
     listed = json.loads(text).get("components", [])
     return {canonicalize_name(each["name"]): each["version"] for each in listed}
 
 
 def missing(text: str, requirements: str) -> list[str]:
-    """Pinned packages that a bill of materials lacks, or has in another version."""
+    """Returns the pinned packages that a bill of materials lacks, or has in another version."""
     has = components(text)
     pinned = PINNED.findall(requirements)
     return [

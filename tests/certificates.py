@@ -1,4 +1,4 @@
-"""Certificates of an authority of the test's own, as PEM files."""
+"""Certificates from a test's own certificate authority, as PEM files."""
 
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ class Authority:
         self._authority.cert_pem.write_to_path(self.file)
 
     def issued(self, until: datetime | None = None) -> TlsFiles:
-        """A new certificate and key, and this authority to trust. `until`: when it expires."""
+        """Issues a certificate and key that this authority signs. They expire at `until`."""
         self._count += 1
         certificate = str(self._directory / f"certificate-{self._count}.pem")
         key = str(self._directory / f"key-{self._count}.pem")

@@ -1,9 +1,9 @@
 """Runs the services of the compose file without Docker, each with an address of its own.
 
-A service is a container of podman, or, for PostgreSQL, Redis and Caddy, the program of this machine
-in a network namespace: no image can be pulled here. One switch joins all namespaces. Options of the
-file that nothing here carries out are refused, so that the file cannot say what is not tested.
-Needs root.
+Each service runs in a podman container. PostgreSQL, Redis and Caddy instead run as programs of this
+machine in a network namespace, because no image can be pulled here. One switch joins all
+namespaces. An option of the compose file that this module does not carry out is refused, so that
+the file contains nothing untested. Needs root.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ CONTAINER = ROOT / "docs" / "how-to" / "container"
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 IMAGE = "localhost/ftdash:latest"
 ACCOUNT = 10001
-"""Of the image."""
+"""The user id in the image."""
 
 SECRETS = "/run/secrets"
 CLONE_NEWNET = 0x40000000
@@ -45,7 +45,7 @@ CARRIED_OUT = {
     *("security_opt", "init", "healthcheck", "secrets"),
 }
 LEFT_TO_DOCKER = {"networks", "depends_on", "restart", "stop_grace_period"}
-"""The order of the start is the test's, and nothing here restarts by itself."""
+"""The test decides the order of the starts, and nothing here restarts by itself."""
 
 PATIENCE_S = 200.0
 ANSWER_S = 120.0
@@ -53,7 +53,7 @@ ANSWER_S = 120.0
 
 @dataclass(slots=True)
 class Images:
-    """The store of containers of one test."""
+    """The container storage of one test."""
 
     directory: Path
 
@@ -63,7 +63,7 @@ class Images:
         return [program, *store, "--storage-driver", driver]
 
     def build(self) -> None:
-        """The image of the Containerfile, on a stand-in for its base made of Debian packages."""
+        """Builds the image of the Containerfile on a base made of Debian packages."""
         packages = "--include=python3,python3-venv,ca-certificates"
         archive = self.directory / "base.tar"
         run(["mmdebstrap", "--quiet", "--variant=minbase", packages, "bookworm", str(archive)])
@@ -71,7 +71,7 @@ class Images:
         run([*self.words("buildah"), "add", "--quiet", container, str(archive), "/"])
         run([*self.words("buildah"), "commit", "--quiet", "--rm", container, BASE])
         archive.unlink()
-        # Certificates and packages come from where those of this machine come from.
+        # The build takes certificates and packages from the same places as this machine.
         given = ["--volume", "/etc/ssl/certs:/etc/ssl/certs:ro"]
         given += [f"--env={name}={value}" for name, value in os.environ.items() if _is_pips(name)]
         kind = ["--isolation", "chroot", "--pull=never", "--format", "docker", "--layers=false"]
@@ -79,7 +79,7 @@ class Images:
         run([*self.words("buildah"), "bud", "--quiet", *kind, *given, *file, str(ROOT)])
 
     def remove(self) -> None:
-        """With what is mounted in it; a build that was interrupted leaves mounts behind."""
+        """Also unmounts what is mounted inside; an interrupted build leaves mounts behind."""
         places = [each.mountpoint for each in psutil.disk_partitions(all=True)]
         inside = [each for each in places if Path(each).is_relative_to(self.directory)]
         for place in sorted(inside, reverse=True):  # the innermost first
@@ -110,7 +110,7 @@ def run(words: list[str], **more: Any) -> str:
 
 
 def compose_text(variables: dict[str, str]) -> str:
-    """As `docker compose` reads it: with the variables in their places."""
+    """Returns the compose file with the variables filled in, as `docker compose` reads it."""
 
     def value(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -156,7 +156,7 @@ class ComposeHost:
         return self.variables["FTDASH_DOMAIN"]
 
     def wire(self) -> None:
-        """A namespace for each service, and a switch in one more."""
+        """Makes a namespace for each service, and one more for the switch."""
         switch = self.name
         self._make(switch)
         ip("-n", switch, "link", "add", "switch", "type", "bridge")
@@ -172,7 +172,7 @@ class ComposeHost:
             ip("-n", switch, "link", "set", port, "master", "switch", "up")
             ip("-n", own, "addr", "add", f"{address}/24", "dev", "cable")
             ip("-n", own, "link", "set", "cable", "up")
-            place = Path("/etc/netns") / own  # `ip netns exec` puts it in the place of /etc/hosts
+            place = Path("/etc/netns") / own  # `ip netns exec` mounts it over /etc/hosts
             place.mkdir(parents=True)
             self._undo.callback(shutil.rmtree, place)
             (place / "hosts").write_text(hosts)
@@ -211,7 +211,7 @@ class ComposeHost:
         self._start("database", [str(programs / "postgres"), "-D", data, *listen], "nobody")
 
     def start_redis(self) -> None:
-        """Its shell, with the program that stands for Redis here, and our place for secrets."""
+        """Runs the service's shell command with this machine's Redis server and our secrets."""
         *shell, script = self.services["redis"]["command"]
         program = str(find_redis_server().executable)
         script = script.replace("redis-server", program).replace(
@@ -245,7 +245,7 @@ class ComposeHost:
         run([*self._run(service), *self._rest(service)])
 
     def kill(self, service: str) -> None:
-        """As a machine that fails; all processes of the container end with it."""
+        """Kills the service like a machine failure: all processes of the container end with it."""
         name = self.namespace(service)
         subprocess.run([*self._podman(), "rm", "--force", "--time", "0", name], capture_output=True)
 
@@ -262,7 +262,7 @@ class ComposeHost:
         return said.stdout + said.stderr
 
     def _podman(self) -> list[str]:
-        # crun, which podman takes by default, needs cgroups that a container of CI has not.
+        # podman's default, crun, needs cgroups, which a CI container does not have.
         return [*self.images.words("podman"), "--runtime", "runc", "--cgroup-manager", "cgroupfs"]
 
     def _run(self, service: str) -> list[str]:
@@ -295,11 +295,11 @@ class ComposeHost:
             kind, *test = said["healthcheck"]["test"]
             assert kind == "CMD"
             words.append(f"--health-cmd={json.dumps(test)}")
-        words.append("--health-timeout=2m")  # for machines that do more than this
+        words.append("--health-timeout=2m")  # for machines that are busy with other work
         return [*words, said["image"], *said["command"]]
 
     def volume(self, name: str) -> Path:
-        """New ones belong to the account of the image, as Docker's do."""
+        """Returns the volume's directory. The image's account owns a new one, as in Docker."""
         place = self.directory / "volumes" / name
         if not place.exists():
             place.mkdir(parents=True, mode=0o700)
@@ -312,7 +312,7 @@ class ComposeHost:
         return self.ask("GET", path, **more)
 
     def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """Through the proxy, over TLS, whose certificate is checked."""
+        """Sends a request through the proxy, over TLS, and checks the certificate."""
         with self._client() as client:
             return client.request(method, path, **self._meant(more))
 
@@ -335,7 +335,7 @@ class ComposeHost:
             yield client
 
     def _meant(self, more: dict[str, Any]) -> dict[str, Any]:
-        """For the domain, whose name is in no DNS."""
+        """Addresses the request to the domain, whose name is in no DNS."""
         own = {"Host": self.domain, "Referer": f"https://{self.domain}/"}
         if cookies := more.pop("cookies", None):
             own["Cookie"] = "; ".join(f"{key}={value}" for key, value in cookies.items())
@@ -345,7 +345,7 @@ class ComposeHost:
 
 @contextmanager
 def _entered(namespace: str) -> Iterator[None]:
-    """This thread's connections begin in that namespace meanwhile."""
+    """Opens this thread's connections in that namespace until the block ends."""
     library = ctypes.CDLL(None, use_errno=True)
     with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{namespace}") as there:
         assert library.setns(there.fileno(), CLONE_NEWNET) == 0

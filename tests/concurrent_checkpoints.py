@@ -1,4 +1,4 @@
-"""Settings under which several checkpoints are under way, and how many of them were."""
+"""Settings that allow several concurrent checkpoints, and a count of how many there were."""
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointCompleted, CheckpointFailed, CheckpointTriggered
@@ -11,7 +11,7 @@ CONCURRENT = {
 
 
 def most_under_way(run: StartedRun) -> int:
-    """How many were triggered and had not ended, at the most; subsumed ones had company."""
+    """Returns the largest number of checkpoints triggered but not ended at the same time."""
     under_way: set[int] = set()
     most = 0
     for envelope in run.poll():

@@ -1,8 +1,9 @@
-"""What all tests share: a home of their own, a Java for Spark, and no silent skips in CI.
+"""Set-up for all tests: a home of their own, a Java for Spark, and no silent skips in CI.
 
-The whole suite runs in two processes: whatever starts real slots or Spark, where time matters, one
-after the other in one of them, from the beginning on; all that only computes in the other; and what
-drives a browser or workers at the end, a file at a time, in whichever comes to it first.
+The whole suite runs in two processes. One of them runs the tests that start real slots or Spark,
+where time matters, one after the other from the beginning. The other runs the tests that only
+compute. The files that drive a browser or workers come last; the process that is free takes the
+next one.
 
 A plain `python -m pytest` leaves out the slow tests (`tests/thorough.py`) and says how many.
 """
@@ -41,15 +42,15 @@ if TYPE_CHECKING:
     from tests.postgres_server import PostgresServer
 
 WORKERS = 2
-"""One for each of two cores. Both are busy nearly all the time: with a third process, even one that
-gives way, the tests of Spark take longer, and the suite waits for them in the end."""
+"""One for each of two cores, which are busy nearly all the time. With a third process, even one
+that yields to them, the Spark tests take longer, and the suite has to wait for them."""
 PROCESSES, KAFKA, PAGES = "processes", "kafka", "pages"
 PLACES = {"integration": PROCESSES, "processes": PROCESSES, "bench": KAFKA}
 LONGEST_OF_PAGES = "tests/web/test_pages_in_browser.py"
 FILES_OF_PAGES = ("test_tasks.py", "test_projector_process.py", "test_flink_cli.py")
 SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of every Java, where tests start Spark: it only hosts here and lives for seconds, and to optimise
-its code costs a fourth of all the processor time of a test."""
+"""Options of every Java when tests start Spark. Java only hosts here and lives for seconds;
+optimising its code costs a fourth of all the processor time of a test."""
 REQUIRE_ALL = os.environ.get("FTDASH_REQUIRE_ALL") == "1"
 LEFT_OUT = pytest.StashKey[int]()
 """How many slow tests this process has left out."""
@@ -59,8 +60,8 @@ STACKS = pytest.StashKey[TextIO]()
 """The standard error of the suite, which no test captures."""
 FIRST_WORKER = "gw0"
 GIVES_WAY_S = 60.0
-"""A test that is over its time fails. One that does not end even then ends its process, so long
-after."""
+"""After its time limit a test fails. If it has still not ended this much later, its process
+ends."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,7 +86,7 @@ def django_db_use_migrations(django_db_use_migrations: bool) -> bool:
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
-    """Migrations take longer than most tests, so a trial of a mutant brings what they make."""
+    """Spares a trial of a mutant the migrations, which take longer than most tests."""
     if not (file := os.environ.get(KEPT_DATABASE)):
         return
     is_there = has_kept_database()
@@ -107,10 +108,10 @@ def nemesis_s(request: pytest.FixtureRequest) -> float:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests write to a directory of their own, not to the home of an installation."""
+    """Gives the tests a directory of their own, instead of the home of an installation."""
     home = Path(tempfile.mkdtemp(prefix="ftdash-tests-"))
     os.environ["FTDASH_HOME"] = str(home)
-    os.environ.setdefault(MACHINE, str(home))  # the first process's, which starts the others
+    os.environ.setdefault(MACHINE, str(home))  # of the process that starts the others
     if settings.configured:
         settings.FTDASH_HOME = home
         settings.JOBS_ROOT = home / "jobs"
@@ -124,15 +125,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def keep_compiled_code() -> None:
-    """Python keeps the compiled modules in `__pycache__`, also where the environment says that it
-    does not. Tests start hundreds of processes; each one would compile all modules again, which is
-    half of the time that it takes to start."""
+    """Makes Python keep compiled modules in `__pycache__`, even if the environment forbids it.
+
+    Tests start hundreds of processes. Each would compile all modules again, which takes half of its
+    start time.
+    """
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def is_whole_suite(config: pytest.Config) -> bool:
-    """Whether the command names no test, file or directory."""
+    """Returns True if the command names no test, file or directory."""
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS
 
 
@@ -146,7 +149,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """A test that you name runs in the process that you start."""
+    """Returns the number of processes. A test that you name runs in the process that you start."""
     return WORKERS if is_whole_suite(config) else 0
 
 
@@ -161,7 +164,7 @@ class BesideProcesses(LoadScopeScheduling):  # type: ignore[misc]
         return group_of(nodeid.partition("::")[0])
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """A test that has ended its process is not run again: it would end the next one too."""
+        """Does not rerun a test that ended its process: it would end the next one too."""
         ended_by: str | None = super().remove_node(node)
         if ended_by is not None and (group := self._split_scope(ended_by)) in self.workqueue:
             self.workqueue[group][ended_by] = True
@@ -171,7 +174,10 @@ class BesideProcesses(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def group_of(file: str) -> str:
-    """Tests of one group run in one process, in their order. `file` counts from the project."""
+    """Returns the group of a file; its tests run in one process, in their order.
+
+    `file` is relative to the project.
+    """
     _, place, *_ = parts = PurePosixPath(file).parts
     name = parts[-1]
     if place in PLACES:
@@ -188,9 +194,11 @@ def is_of_pages(name: str) -> bool:
 
 
 def turn_of(item: pytest.Item) -> int:
-    """A test that needs the machine alone comes first, then at once the longest group; those that
-    may run beside it wait to the end, and of them the longest begins, so that both processes end at
-    about the same time."""
+    """Puts tests that need the machine alone first, then the longest group, then the others.
+
+    Tests of pages come last, the longest file first, so that both processes end at about the same
+    time.
+    """
     if item.get_closest_marker("alone") is not None:
         return 0
     file = item.nodeid.partition("::")[0]
@@ -211,7 +219,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def share_classes(config: pytest.Config) -> None:
-    """One of the suite's processes has the archive written, while the others begin."""
+    """Has the first process of the suite start writing the archive, while the others begin."""
     archive = Path(os.environ[MACHINE]) / "spark.jsa"
     if os.environ.get("PYTEST_XDIST_WORKER") == FIRST_WORKER:
         config.stash[ARCHIVE] = begin_archive(archive)
@@ -231,7 +239,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_testnodedown(node: WorkerController) -> None:
-    """Each of the processes has collected all tests, so that one number is that of all."""
+    """Takes the count of one process for all, because each process collects all tests."""
     output: dict[str, int] = getattr(node, "workeroutput", {})  # a process that died has none
     node.config.stash[LEFT_OUT] = output.get(LEFT_OUT_BY_WORKER, node.config.stash[LEFT_OUT])
 
@@ -247,7 +255,7 @@ def pytest_terminal_summary(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays to the end, so the collector of garbage need never look at it."""
+    """Keeps the garbage collector away from the collected tests, which live until the end."""
     gc.disable()
     try:
         return (yield)
@@ -258,7 +266,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Around everything, so that the wait counts in no test's time."""
+    """Wraps all other hooks, so that no test's time includes the wait for the machine."""
     is_alone = item.get_closest_marker("alone") is not None
     with SharedMachine(Path(os.environ[MACHINE])).used(alone=is_alone), ended_if_it_hangs(item):
         return (yield)
@@ -266,8 +274,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @contextmanager
 def ended_if_it_hangs(item: pytest.Item) -> Iterator[None]:
-    """`timeout` lets a test fail, but what it then leaves may wait for ever, as a pool for its
-    threads does. The process prints where each thread is, and ends; the others finish the suite."""
+    """Ends this process if the test hangs.
+
+    `timeout` fails a test, but what the test leaves behind may wait for ever, as a pool waits for
+    its threads. This process then prints the stack of each thread and ends; the others finish the
+    suite.
+    """
     marker = item.get_closest_marker("timeout")
     limit_s = float(marker.args[0] if marker else item.config.getini("timeout"))
     where = item.config.stash[STACKS]
@@ -280,7 +292,7 @@ def ended_if_it_hangs(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def objects() -> Iterator["ObjectServer"]:
-    """A real object store; importing it takes long, so only who uses it does."""
+    """A real object store, imported here because the import takes long."""
     from tests.object_server import object_server
 
     with object_server() as server:
@@ -333,7 +345,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Where everything is required, what a machine lacks is a failure and not an excuse."""
+    """Fails a skipped test where everything is required: what a machine lacks is no excuse."""
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
     report.outcome = "failed"
     report.longrepr = f"FTDASH_REQUIRE_ALL=1 allows no skip: {reason}"

@@ -1,10 +1,10 @@
-"""Whether a known vulnerability is in what is installed, as pip-audit finds it where it can ask.
+"""Looks for known vulnerabilities in the installed packages, with pip-audit.
 
     python -m tests.dependency_audit
 
-pip-audit ends with success where its source knows none of the packages, as a mirror of PyPI may.
-So a source is believed only if it tells of an old version that is known to be vulnerable. Ends with
-1 for a vulnerability, and with 3 where not everything could be asked about, which is no finding.
+pip-audit succeeds if its source knows none of the packages, which can happen with a mirror of PyPI.
+So a source is believed only if it reports an old version that is known to be vulnerable. The exit
+code is 1 for a vulnerability, and 3 if not every package could be audited, which is no finding.
 """
 
 import importlib.metadata
@@ -21,17 +21,17 @@ from typing import Any
 SOURCES = ("pypi", "osv")
 KNOWN_TO_BE_VULNERABLE = "django==2.0"
 OF_THE_ENVIRONMENT = {"pip", "setuptools"}
-"""They come with Python, and nothing of ours loads them."""
+"""Python brings them, and none of our code loads them."""
 
 PATIENCE_S = 90
-"""With a source that may never answer."""
+"""The wait for a source, which may never answer."""
 
-Answer = dict[str, Any]  # of one package: `name`, and either `version` and `vulns` or `skip_reason`
+Answer = dict[str, Any]  # one package: `name`, and either `version` and `vulns` or `skip_reason`
 Ask = Callable[[str, list[str]], list[Answer]]
 
 
 class Outcome(IntEnum):
-    """What the command ends with."""
+    """The exit codes of the command."""
 
     CLEAN = 0
     VULNERABLE = 1
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def audit(ask: Ask, packages: list[str]) -> tuple[Outcome, str]:
-    """By the first source that can be believed; what is found, in words."""
+    """Asks the first source that can be believed; returns the outcome and the findings in words."""
     for source in SOURCES:
         if not any(each.get("vulns") for each in ask(source, [KNOWN_TO_BE_VULNERABLE])):
             continue
@@ -81,13 +81,13 @@ def findings(answer: Answer) -> list[str]:
 
 
 def installed() -> list[str]:
-    """All that is, by name and version: what was asked for and what that needs."""
+    """Returns `name==version` of every installed package, with its dependencies."""
     found = {each.name.lower(): each.version for each in importlib.metadata.distributions()}
     return [f"{name}=={found[name]}" for name in sorted(found.keys() - OF_THE_ENVIRONMENT)]
 
 
 def asked_of_pip_audit(source: str, packages: list[str]) -> list[Answer]:
-    """Nothing where it could not ask."""
+    """Returns pip-audit's answers, or an empty list if it could not ask the source."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(packages))
         file.flush()

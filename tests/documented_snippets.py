@@ -1,6 +1,6 @@
-"""Snippets of the documentation, as the pages have them, and the way to run them.
+"""Finds the code snippets in the documentation and runs them.
 
-An HTML comment above a snippet, which no reader sees, says why it cannot run, or that a shell
+An HTML comment above a snippet, invisible to readers, says why it cannot run, or that a shell
 snippet can:
 
     <!-- not run: starts Spark -->
@@ -24,10 +24,10 @@ SAID = re.compile(r"<!-- (?:(run)|not run: (\S.*)) -->")
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """`excuse`: why it does not run, if a comment says so. `is_marked`: there is a comment."""
+    """`excuse` is the reason in a comment why it does not run. `is_marked`: it has a comment."""
 
     page: Path
-    line: int  # of its first line, from 1
+    line: int  # the number of its first line, from 1
     language: str
     text: str
     excuse: str
@@ -58,9 +58,10 @@ def _snippets(page: Path) -> Iterator[Snippet]:
 
 
 def expect_python_runs(snippet: Snippet, names: dict[str, Any]) -> None:
-    """In `names`, which later snippets of the page share. A traceback names the page's line.
+    """Runs the code in `names`, which later snippets of the page share.
 
-    Calls the tests that the snippet declares, unless they need a fixture.
+    Also calls the tests that the snippet declares, unless they need a fixture. A traceback gives
+    the line of the page.
     """
     code = compile("\n" * (snippet.line - 1) + snippet.text, str(snippet.page), "exec")
     before = set(names)
@@ -72,7 +73,7 @@ def expect_python_runs(snippet: Snippet, names: dict[str, Any]) -> None:
 
 
 def expect_shell_runs(snippets: list[Snippet], place: Path, environment: dict[str, str]) -> None:
-    """As one script, which ends at the first command that fails."""
+    """Runs the snippets as one script, which ends at the first command that fails."""
     script = "".join(each.text for each in snippets)
     ran = subprocess.run(
         ["bash", "-euc", script],

@@ -1,4 +1,4 @@
-"""Runs a pipeline with a real driver process and reads what its journal says."""
+"""Runs a pipeline with a real driver process and reads its journal."""
 
 import os
 import signal
@@ -55,12 +55,12 @@ class StartedRun:
             time.sleep(POLL_S)
 
     def wait_for_more(self, count: int, timeout_s: float) -> None:
-        """Until `count` checkpoints have completed beyond those of now."""
+        """Waits until `count` more checkpoints have completed than have by now."""
         seen = len(self.completed())
         self.wait_for(lambda _: len(self.completed()) >= seen + count, timeout_s)
 
     def wait_until_cut_at(self, records: int, timeout_s: float) -> CheckpointCompleted:
-        """Until the newest checkpoint holds all that a source held at that record has read."""
+        """Waits until a checkpoint covers all that a source held at `records` has read."""
 
         def is_cut_there(_: object) -> bool:
             return bool(self.completed()) and self.completed()[-1].source_records == records
@@ -84,7 +84,7 @@ class StartedRun:
         return [event for event in events if isinstance(event, CheckpointCompleted)]
 
     def running_at_ms(self) -> int:
-        """When all subtasks ran for the first time."""
+        """Returns the time at which all subtasks first ran."""
         return next(
             envelope.at_ms
             for envelope in self.poll()
@@ -93,7 +93,7 @@ class StartedRun:
         )
 
     def pid_of(self, slot: int) -> int:
-        """Of the process that has taken the slot last."""
+        """Returns the id of the last process that took the slot."""
         events = [envelope.event for envelope in self.of(SlotConnected)]
         return [e.pid for e in events if isinstance(e, SlotConnected) and e.slot == slot][-1]
 
@@ -119,9 +119,9 @@ def started_run(
     environment: dict[str, str] | None = None,
     code: ShippedCode | None = None,
 ) -> Iterator[StartedRun]:
-    """A driver in a session of its own; it is ended, with its children, when the block ends.
+    """Starts a driver in a session of its own. The driver and its children end with the block.
 
-    `place` makes, of the words of a command, the command that runs it elsewhere.
+    `place` turns the words of a command into the command that runs it elsewhere.
     """
     directory = RunDirectory.of(root, pipeline, run_id or RunId(f"run-{uuid.uuid4().hex[:12]}"))
     if not directory.spec_file.exists():
@@ -155,7 +155,7 @@ def started_run(
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """Driver, JVM and Python workers: workers lead process groups, but share the session."""
+    """Kills driver, JVM and Python workers. Workers lead process groups, but share the session."""
     try:
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(True)]
     except psutil.NoSuchProcess:

@@ -1,8 +1,8 @@
-"""Machines on a network whose every packet may be delayed, lost or kept back.
+"""Machines on a network that can delay, lose or hold back every packet.
 
-A machine is a network namespace with a TUN device; one thread here carries the packets from one to
-the other, as the links between them say. A packet that is kept back is not answered: nobody is
-told, as when a cable is cut. Needs root, iproute2 and /dev/net/tun.
+A machine is a network namespace with a TUN device. One thread here carries the packets from one
+machine to the other, as the links between them say. A packet that is held back gets no answer, and
+neither end hears of it, as when a cable is cut. Needs root, iproute2 and /dev/net/tun.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ IFF_TUN_WITHOUT_HEADER = 0x1001
 CLONE_NEWNET = 0x40000000
 MTU = 9_000
 MACHINES = "FTDASH_TEST_MACHINES"
-"""Environment: the namespaces of the driver and of each slot, separated by commas."""
+"""The environment variable with the namespaces of driver and slots, separated by commas."""
 
 Ends = tuple[str, str]  # addresses: from, to
 
@@ -40,7 +40,7 @@ class Link:
 
 @dataclass(slots=True)
 class EmulatedNetwork:
-    """`addresses[0]` is the driver's, the others are those of slots 0, 1, ..."""
+    """`addresses[0]` is the driver's; the others belong to slots 0, 1, ..."""
 
     namespaces: list[str]
     addresses: list[str]
@@ -56,7 +56,7 @@ class EmulatedNetwork:
         return {MACHINES: ",".join(self.namespaces)}
 
     def cut(self, *ends: Ends) -> None:
-        """From now on no packet gets from one to the other, and neither end hears of that."""
+        """Stops all packets from one end to the other from now on; neither end hears of that."""
         self._cut = self._cut.union(ends)
 
     def heal(self) -> None:
@@ -66,7 +66,7 @@ class EmulatedNetwork:
         self._link = link
 
     def carry(self) -> None:
-        """Until closed."""
+        """Carries packets until the network is closed."""
         with selectors.DefaultSelector() as selector:
             for device in self._devices.values():
                 selector.register(device, selectors.EVENT_READ)
@@ -82,7 +82,7 @@ class EmulatedNetwork:
         with suppress(BlockingIOError):
             while True:
                 packet = os.read(device, MTU + 64)
-                if packet[0] >> 4 == 4:  # IPv4; nobody here speaks anything else
+                if packet[0] >> 4 == 4:  # IPv4; there is no other traffic here
                     self._accept(packet)
 
     def _accept(self, packet: bytes) -> None:
@@ -95,13 +95,13 @@ class EmulatedNetwork:
     def _deliver_due(self) -> None:
         while self._waiting and self._waiting[0][0] <= time.monotonic():
             _, _, to, packet = heapq.heappop(self._waiting)
-            with suppress(OSError):  # the machine takes no more, or is gone: a lost packet
+            with suppress(OSError):  # the machine takes no more, or is gone: the packet is lost
                 os.write(self._devices[to], packet)
 
 
 @contextmanager
 def emulated_network(machines: int) -> Iterator[EmulatedNetwork]:
-    """Raises CannotHaveCluster where this user may not have one."""
+    """Raises CannotHaveCluster if this user may not set one up."""
     name = f"ft{secrets.token_hex(3)}"
     namespaces = [f"{name}-{index}" for index in range(machines)]
     addresses = [f"10.98.0.{index + 1}" for index in range(machines)]
@@ -119,7 +119,7 @@ def emulated_network(machines: int) -> Iterator[EmulatedNetwork]:
 
 
 def enter_machine(index: int) -> None:
-    """Puts this process, which has one thread yet, on the machine that its environment names."""
+    """Moves this process, still single-threaded, to the machine that its environment names."""
     namespaces = os.environ.get(MACHINES)
     if namespaces is None:
         return

@@ -1,4 +1,4 @@
-"""Runs of flight_delays, and what their output has to be.
+"""Runs of flight_delays, and their expected output.
 
 The expected rows come from pandas, which shares no code with the engine.
 """
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 KEY = ["carrier", "window_start"]
 STEP_S = 150.0  # the first step includes the start of Spark, on a busy machine
 PACED = "1000"  # event-hours per second: the year in about 9 s
-ENDLESS = "50"  # the year in three minutes: for who ends the run before
+ENDLESS = "50"  # the year in three minutes: for tests that end the run before
 SOONER = {"execution.checkpointing.interval": "200 ms"}
 
 

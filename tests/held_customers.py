@@ -1,7 +1,7 @@
 """A customer service that holds some answers back: `python FILE HOST`.
 
-Prints its port. If a name contains `held`, it prints the name, and answers once the name comes on
-standard input. The country of a customer is the first two letters of the name.
+Prints its port. If a name contains `held`, it prints the name and answers once the same name
+arrives on standard input. The first two letters of the name are the country of the customer.
 """
 
 import json
@@ -32,12 +32,12 @@ class Answer(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing is logged: the asking process may be dead when its answer comes."""
+        """Logs nothing: the asking process may be dead when its answer comes."""
 
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 128  # the pipeline connects as often as it has requests under way
+    request_queue_size = 128  # the pipeline opens a connection for each concurrent request
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""Names that mean more than a name in a statement, a pattern or a path."""
+"""Names with a special meaning in a statement, a pattern or a path."""
 
 HOSTILE = "x\"'; drop table victim; --{*}[a-z]?\n../%s:x"
 """Quotes, a statement, a cluster's tag, patterns, a line break, a path and placeholders. Short
-enough for all who take any name."""
+enough wherever a name may be free text."""
 
 NUL = "real\0name"
 LONG = "x" * 300

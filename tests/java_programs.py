@@ -1,7 +1,7 @@
-"""Programs in Java that tests drive, from Maven Central.
+"""Java programs from Maven Central that tests drive.
 
-A class path is found out once by Maven and kept under the user's cache directory. Says why where
-Maven or Java 17 lacks, or Maven Central cannot be reached.
+Maven resolves a class path once, and this module keeps it in the user's cache directory. If Maven
+or Java 17 is missing, or Maven Central cannot be reached, an error says so.
 """
 
 import os
@@ -26,12 +26,12 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 class ProgramMissing(Exception):
-    """Why this machine cannot have a program, in a clause."""
+    """Says in a clause why this machine cannot have a program."""
 
 
 @dataclass(frozen=True, slots=True)
 class JavaProgram:
-    """`dependencies` as a POM has them."""
+    """`dependencies` is written as in a POM."""
 
     name: str
     version: str
@@ -40,7 +40,7 @@ class JavaProgram:
     def command(
         self, main: str, *arguments: str, lives_long: bool = False, options: Iterable[str] = ()
     ) -> list[str]:
-        """The words that run its class `main`. Raises ProgramMissing."""
+        """Returns the command that runs its class `main`. Raises ProgramMissing."""
         memory = ["-Xmx384m", "-XX:+UseSerialGC"]
         compiler = [] if lives_long else ["-XX:TieredStopAtLevel=1"]
         class_path = ":".join(str(jar) for jar in self.jars())
@@ -48,7 +48,7 @@ class JavaProgram:
         return [*java, "-cp", class_path, main, *arguments]
 
     def jars(self) -> list[Path]:
-        """Its own and all that it needs. Raises ProgramMissing."""
+        """Returns its own jars and those of its dependencies. Raises ProgramMissing."""
         cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ftdash"
         found = cache / f"{self.name.lower()}-{self.version}" / "class-path"
         if not self._is_whole(found):
@@ -60,7 +60,7 @@ class JavaProgram:
         return POM.format(dependencies=self.dependencies)
 
     def _is_whole(self, found: Path) -> bool:
-        """Whether it was found for this program, and all of it is still there."""
+        """Returns True if the class path was made for this program and all its jars still exist."""
         pom = found.parent / POM_NAME
         if not found.exists() or not pom.exists() or pom.read_text() != self._pom:
             return False

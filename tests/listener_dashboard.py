@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class Dashboard:
-    """`status` is what it answers; None: it takes the connection and never answers."""
+    """Answers with `status`; None means that it accepts connections and never answers."""
 
     status: int | None = 200
     reports: list[dict[str, Any]] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Dashboard:
 
     @contextmanager
     def serving(self) -> Iterator["Dashboard"]:
-        """At the same port each time."""
+        """Serves at the same port each time, until the block ends."""
         server = ThreadingHTTPServer(("127.0.0.1", self.port), handler_of(self))
         server.daemon_threads = True
         self.port = server.server_address[1]
@@ -63,10 +63,10 @@ def handler_of(dashboard: Dashboard) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
 
         def do_GET(self) -> None:
-            """Of a redirect that was followed."""
+            """Counts a redirect that was followed."""
             dashboard.asked += 1
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Logs nothing."""
 
     return Handler

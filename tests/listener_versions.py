@@ -1,11 +1,11 @@
-"""The listener at a real query of each version of pyspark that it is for, classic and by Connect.
+"""Tries the listener on real queries with each supported pyspark, classic and through Connect.
 
     python -m tests.listener_versions [VERSION ...]
 
-Makes an environment for each version, with the listener's wheel, runs a query in a classic session
-and one in a session of a Spark Connect server, and stops it. The dashboard has to understand all
-that the listener reports: the start, each batch once and in order, and the end. Takes some minutes
-and 400 MB a version, so CI does not run it. Spark Connect 3.5 comes from Maven Central.
+Makes an environment for each version, with the listener's wheel. Runs and stops a query in a
+classic session, and one in a session of a Spark Connect server. The dashboard has to understand
+every report of the listener: the start, each batch once and in order, and the end. Takes some
+minutes and 400 MB a version, so CI does not run it. Spark Connect 3.5 comes from Maven Central.
 """
 
 import argparse
@@ -38,9 +38,9 @@ CLIENT = (
     *("pandas<3", "pyarrow", "zstandard"),
     *("grpcio", "grpcio-status", "googleapis-common-protos"),
 )
-"""What pyspark's client for Connect imports."""
+"""The imports of pyspark's client for Connect."""
 
-OLD_CLIENT = ("numpy<2", "setuptools<81", "pyarrow<21")  # of pyspark 3.5
+OLD_CLIENT = ("numpy<2", "setuptools<81", "pyarrow<21")  # for pyspark 3.5
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 WITHIN_S = 180.0
 BATCHES = 3
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def environment(directory: Path, version: str) -> Path:
-    """Its Python."""
+    """Makes a virtual environment and returns its Python."""
     venv.create(directory / "venv", with_pip=True)
     python = directory / "venv" / "bin" / "python"
     wheel = built_wheel(LISTENER, directory)
@@ -90,7 +90,7 @@ def environment(directory: Path, version: str) -> Path:
 
 
 def tried(directory: Path, python: Path, version: str, mode: str) -> str:
-    """What is wrong; empty: nothing."""
+    """Returns the problem as text, or an empty text if there is none."""
     outside = {name: text for name, text in os.environ.items() if not name.startswith("PY")}
     shared = {**outside, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
     try:
@@ -108,7 +108,7 @@ def tried(directory: Path, python: Path, version: str, mode: str) -> str:
 def query(
     directory: Path, python: Path, remote: str, dashboard: Dashboard, shared: dict[str, str]
 ) -> None:
-    """Runs one until it is stopped and all is reported."""
+    """Runs a query, stops it, and waits until the listener has reported everything."""
     log = directory / "query.log"
     with log.open("w") as said:
         process = subprocess.Popen(
@@ -135,7 +135,7 @@ def query(
 
 @contextmanager
 def server(directory: Path, python: Path, version: str, shared: dict[str, str]) -> Iterator[str]:
-    """The address of a Spark Connect server of that version."""
+    """Yields the address of a Spark Connect server of that version."""
     port, log = free_port(), directory / "server.log"
     found = [str(python), "-c", "import pyspark; print(pyspark.__path__[0])"]
     home = subprocess.run(found, capture_output=True, text=True, check=True).stdout.strip()
@@ -164,7 +164,7 @@ def server(directory: Path, python: Path, version: str, shared: dict[str, str]) 
 
 
 def connect_jar(version: str) -> Path:
-    """It holds all that it needs. Raises ProgramMissing."""
+    """Returns the jar, which contains its dependencies. Raises ProgramMissing."""
     name = "spark-connect_2.12"
     described = f"""
     <dependency>
@@ -177,7 +177,7 @@ def connect_jar(version: str) -> Path:
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """With its Java."""
+    """Kills the process and its Java."""
     family = psutil.Process(process.pid).children(recursive=True)
     for each in (process, *family):
         each.kill()

@@ -1,8 +1,8 @@
-"""Homes of installations as they are after their first commands: with tables and static files.
+"""Homes of installations after their first commands: with tables and static files.
 
-To make one takes eight seconds of the processor, so the tests of one run make it once, in whichever
-of its processes wants it first, and copy it. `tests/integration/test_wheel.py`,
-`tests/web/test_backups.py` and `demo --check` still begin with nothing.
+Making one takes eight seconds of processor time. So the first process of a test run that needs one
+makes it, and all of them copy it. `tests/integration/test_wheel.py`, `tests/web/test_backups.py`
+and `demo --check` still begin with nothing.
 """
 
 import fcntl
@@ -14,11 +14,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 MACHINE = "FTDASH_TESTS_MACHINE"
-"""Names the directory that all processes of one run of the tests share."""
+"""The variable with the directory that all processes of one test run share."""
 
 KEPT_DATABASE = "FTDASH_TESTS_KEPT_DATABASE"
-"""Names a file of the database of the tests' own process: they begin with what it holds, instead of
-running the migrations. If it is not there, they write into it what those have made."""
+"""The variable with a database file from which the tests' own process starts instead of running the
+migrations. If the file is missing, the tests write the migrated database to it."""
 
 OF_ONE_INSTALLATION = ("secret_key", "installation_id")
 COMMANDS = (
@@ -28,8 +28,10 @@ COMMANDS = (
 
 
 def new_home(home: Path) -> Path:
-    """`home`, which may be there, as `migrate` and `collectstatic` leave it. It gets a secret key
-    and an id of its own when a process first looks for them."""
+    """Fills `home`, which may exist, as `migrate` and `collectstatic` leave it.
+
+    A process that first looks for a secret key and an id creates them.
+    """
     if MACHINE not in os.environ:  # not a test
         _make(home)
         return home
@@ -46,7 +48,7 @@ def new_home(home: Path) -> Path:
 
 
 def without_documentation(home: Path) -> None:
-    """An installation in `home` finds the documentation built, so that it builds none."""
+    """Makes an installation in `home` find built documentation, so that it builds none."""
     from ftdash.documentation.site import current_site
 
     (home / "documentation" / current_site().name).mkdir(parents=True)

@@ -1,7 +1,8 @@
-"""A real S3 server, a process of its own, and a door in front of it through which failures come.
+"""A real S3 server in a process of its own, behind a proxy that injects failures.
 
-The door passes every request on and numbers it; a fault strikes the requests that the test names.
-Like S3, and unlike the server behind it, it compares a body with the checksum that came with it.
+The proxy, called the door, passes every request on and numbers it; a fault strikes the requests
+that the test names. Like S3, and unlike the server behind it, the door compares a body with the
+checksum that came with it.
 """
 
 import base64
@@ -33,20 +34,20 @@ HOP_BY_HOP = ("transfer-encoding", "connection", "content-length")
 
 class Fault(Enum):
     SERVER_ERROR = auto()
-    SLOW_DOWN = auto()  # too many requests for it: 503, and nothing is carried out
+    SLOW_DOWN = auto()  # too many requests: it answers 503 and carries nothing out
     DENIED = auto()
     CUT_UPLOAD = auto()  # the connection breaks before the body is read; nothing is stored
-    LOST_ANSWER = auto()  # the request is carried out, its answer never arrives
+    LOST_ANSWER = auto()  # the request is carried out; its answer never arrives
     CUT_ANSWER = auto()  # half of the body of the answer arrives
     SLOW = auto()  # carried out after the client has stopped waiting
     ALTERED = auto()  # one bit of the body flips on its way
-    NO_BUCKET = auto()  # as while a store is set up again: 404, and not because of the object
-    ELSEWHERE = auto()  # something else answers in the store's place, and knows nothing of it
+    NO_BUCKET = auto()  # as while a store is being set up again: 404, but not because of the object
+    ELSEWHERE = auto()  # something else answers in place of the store and does not know it
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    number: int  # from 1, since the plan was made
+    number: int  # from 1, since `plan` was last set
     method: str
     path: str
     length: int  # bytes of the body
@@ -72,7 +73,7 @@ def on_path(part: str, fault: Fault, *, method: str = "PUT") -> Plan:
 
 
 def once(plan: Plan) -> Plan:
-    """Strikes at the first request that the plan names and never again."""
+    """Strikes only the first request that the plan names."""
     struck: list[Request] = []
 
     def strike(request: Request) -> Fault | None:
@@ -86,7 +87,7 @@ def once(plan: Plan) -> Plan:
 
 @dataclass(slots=True)
 class ObjectServer:
-    """`plan` may be changed at any time; `requests` are those since it was changed."""
+    """`plan` may be changed at any time; `requests` holds those since the last change."""
 
     server: tuple[str, int]
     slow_s: float = 1.2
@@ -119,7 +120,7 @@ class ObjectServer:
     def ask(
         self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> tuple[http.client.HTTPResponse, bytes]:
-        """The server itself, behind the door."""
+        """Asks the server itself, behind the door."""
         connection = http.client.HTTPConnection(*self.server, timeout=20)
         try:
             connection.request(method, path, body, headers or {"authorization": ANYBODY})
@@ -157,7 +158,7 @@ def _server_process(port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _has_bucket(server: ObjectServer, process: subprocess.Popen[bytes]) -> bool:
-    """Makes it, as soon as the server answers."""
+    """Creates the bucket as soon as the server answers. Returns True if it did."""
     assert process.poll() is None, "the object server has ended"
     try:
         answer, _ = server.ask("PUT", f"/{BUCKET}")
@@ -170,7 +171,7 @@ class _Door(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up is part of these tests."""
+        """Ignores a client that hung up, which is part of these tests."""
 
 
 def _handler_of(server: ObjectServer) -> type[BaseHTTPRequestHandler]:
@@ -238,7 +239,7 @@ def _handler_of(server: ObjectServer) -> type[BaseHTTPRequestHandler]:
             self.connection.close()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Tests speak for themselves."""
+            """Logs nothing."""
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any  # noqa: N815
 

@@ -1,4 +1,4 @@
-"""A real OpenID provider as a process on loopback, with people and a client that it knows."""
+"""A real OpenID provider in a process on loopback, with users and a client that it knows."""
 
 import json
 import subprocess
@@ -17,24 +17,27 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """`process` is ours to stop."""
+    """You may stop `process`."""
 
     issuer: str
     process: "subprocess.Popen[bytes]"
 
     def register(self, callback: str) -> tuple[str, str]:
-        """A client's id and secret; people come back to the address `callback`."""
+        """Returns a client's id and secret.
+
+        The provider sends users back to the address `callback`.
+        """
         body = {"redirect_uris": [callback], "token_endpoint_auth_method": "client_secret_post"}
         made = httpx.post(f"{self.issuer}/oauth2/clients", json=body).raise_for_status().json()
         return made["client_id"], made["client_secret"]
 
     def tell(self, subject: str, claims: Mapping[str, object]) -> None:
-        """What it says of a person from now on."""
+        """Sets the claims that the provider makes about a user from now on."""
         address = f"{self.issuer}/users/{subject}"
         httpx.put(address, json=dict(claims)).raise_for_status()
 
     def sign_in(self, authorization: str, subject: str) -> str:
-        """A person's answer to its page; the address that they are sent back to."""
+        """Signs a user in on the provider's page; returns the address it redirects to."""
         answer = httpx.post(authorization, data={"sub": subject, "action": "authorize"})
         return answer.headers["Location"]
 
@@ -62,5 +65,5 @@ def is_up(issuer: str) -> bool:
 
 
 def person(subject: str, **claims: object) -> str:
-    """The option for a person who is known from the start."""
+    """Returns the option for a user whom the provider knows from the start."""
     return f"--user-claims={json.dumps({'sub': subject, **claims})}"

@@ -6,7 +6,7 @@ from pipelines.flows.finding import VARIABLE, declared_flows
 
 
 def declare(name: str, module: str) -> None:
-    """The pipeline `FLOW` of `module`."""
+    """Declares `FLOW` of `module` as the pipeline `name`."""
     reference = f"{module}:FLOW"
     if declared_flows().get(name) != reference:
         listed = os.environ.get(VARIABLE, "")

@@ -1,4 +1,4 @@
-"""Waiting for what becomes true elsewhere: bounded, and patient with a slow machine."""
+"""Bounded waiting for a condition that becomes true elsewhere, even on a slow machine."""
 
 import sys
 import threading
@@ -10,7 +10,7 @@ from pathlib import Path
 PATIENCE_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.05
 PAUSE_SHARE = 4
-"""So many times as long as asking took: what is waited for needs the processor too."""
+"""A pause is this many times as long as the last check took, to leave the processor to others."""
 
 
 def wait_until(
@@ -19,8 +19,10 @@ def wait_until(
     within_s: float = PATIENCE_S,
     otherwise: Callable[[], str] = lambda: "it did not come true",
 ) -> None:
-    """Fails with what `otherwise` says then, if `holds` has not been true in time. What is true
-    soon is seen soon, and what takes long is not asked all the time."""
+    """Waits until `holds` is true; fails with the text of `otherwise` if that takes too long.
+
+    It notices a quick result quickly and checks a slow one less often.
+    """
     deadline_s, pause_s = time.monotonic() + within_s, FIRST_PAUSE_S
     while True:
         asked_s = time.monotonic()
@@ -33,8 +35,7 @@ def wait_until(
 
 
 def wait_until_asleep_in(function: Callable[..., object], *, threads: int = 1) -> None:
-    """Until so many other threads wait for something within `function`, so that what comes next
-    finds them there."""
+    """Waits until `threads` other threads are asleep within `function`."""
     wait_until(
         lambda: sum(_sleeps_in(function, each) for each in threading.enumerate()) >= threads,
         otherwise=lambda: f"fewer than {threads} threads wait in {function.__qualname__}",
@@ -46,6 +47,6 @@ def _sleeps_in(function: Callable[..., object], thread: threading.Thread) -> boo
     frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None and frame.f_code is not function.__code__:
         frame = frame.f_back
-    with suppress(FileNotFoundError):  # it has ended meanwhile
+    with suppress(FileNotFoundError):  # the thread has ended meanwhile
         return frame is not None and status.read_text().rpartition(")")[2].split()[0] == "S"
     return False

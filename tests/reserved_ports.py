@@ -1,4 +1,4 @@
-"""A port that stays ours, whether a server listens there yet, not any more, or never will."""
+"""A port that stays reserved before and after a server listens, or without any server."""
 
 import socket
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ from ftdash.embedded.installation import LOOPBACK
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """No process that asks for any port gets it, and a client is refused until a server listens.
+    """Yields a port that no other process is given. Until a server listens, it refuses clients.
 
-    Bound but not listened on: only a server that names the port and may reuse addresses, as all of
-    ours do, comes beside it.
+    The port is bound but not listened on. Only a server that names the port and may reuse
+    addresses, as all of ours do, can share it.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""A package whose output says from which files it and the engine ran, and the checks of its run."""
+"""A package whose output names the files that it and the engine ran from, and checks of its run."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def shop(env: Environment, parameters: Parameters) -> None:
 
 
 def assert_ran(run: StartedRun, root: Path, code: ShippedCode, *, engine: str = "") -> None:
-    """`engine`: a file that the engine's modules are in, in every slot."""
+    """Checks the run. `engine` is the file that the engine's modules come from in every slot."""
     run.wait_for_more(1, STEP_S)
     written = manifest_of(Path(run.completed()[-1].path))
     (root / "hurry").touch()

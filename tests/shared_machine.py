@@ -1,6 +1,6 @@
-"""Which tests may run beside each other in the suite's processes: all but those marked `alone`.
+"""Lets all tests of the suite's processes run at the same time, except those marked `alone`.
 
-Locks of the operating system, so that a process that dies holds no other up.
+Uses locks of the operating system, so that a process that dies blocks no other.
 """
 
 import fcntl
@@ -20,10 +20,10 @@ class SharedMachine:
 
     @contextmanager
     def used(self, *, alone: bool) -> Iterator[None]:
-        """Waits until no test is alone there, or, to be alone, until no test is there.
+        """Waits until no test runs alone there; with `alone`, waits until no test runs at all.
 
-        Every test comes through the queue, so that others do not overtake for ever one that wants
-        to be alone.
+        Every test passes through the queue, so that other tests cannot overtake an `alone` test for
+        ever.
         """
         with ExitStack() as stack:
             with _held(self._queue, fcntl.LOCK_EX):
@@ -38,4 +38,4 @@ def _held(path: Path, kind: int) -> Iterator[None]:
         try:
             yield
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile has it too
+            fcntl.flock(file, fcntl.LOCK_UN)  # a child process forked meanwhile holds the lock too

@@ -24,7 +24,7 @@ def shop_wheel(
     code: str = SHOP,
     more: Mapping[str, str] | None = None,
 ) -> Path:
-    """The package `shipped_shop`, whose pipeline `shop` has its version as its summary."""
+    """Builds the package `shipped_shop`, whose pipeline `shop` has the version as its summary."""
     files = {
         "shipped_shop/__init__.py": "",
         "shipped_shop/flow.py": code.replace("VERSION", version),

@@ -22,10 +22,10 @@ BURSTS_S = {100: "fr-rich", 110: "fr-rich", 1_140: "it-slow", 1_171: "it-slow", 
 """Orders of 60,000 cents: two in the first part; two in one minute, in different parts; one."""
 
 HELD_S = {300: "de-held-1", 900: "de-held-2", 1_600: "de-held-3"}
-"""Orders of customers about whom the service says nothing until the test lets it."""
+"""Orders of customers about whom the service answers only when the test allows it."""
 
 LATE = [60.5, 61.5, 62.5]
-"""Orders of the second minute that come in the third part."""
+"""Orders of the second minute that arrive in the third part."""
 
 RATES = [("EUR", 0, 1_000), ("USD", 0, 900), ("USD", 600, 800), ("USD", 1_200, 850)]
 """(currency, from which second, thousandths of a euro)"""
@@ -50,8 +50,10 @@ def order(number: int, seconds: float) -> Row:
 
 
 def part(number: int) -> list[Row]:
-    """Of 1 to 3, in the order of their times; then every seventh once more, and in the third part
-    orders of the first one again, and late ones."""
+    """Returns part 1, 2 or 3: its orders in the order of their times, then every seventh once more.
+
+    The third part also has orders of the first one again, and late ones.
+    """
     fresh = [order(second, second) for second in range(ENDS_S[number - 1], ENDS_S[number])]
     rows = [*fresh, *fresh[::7]]
     return [*rows, *part(1)[:50], *late()] if number == 3 else rows
@@ -66,19 +68,19 @@ def rates() -> list[Row]:
 
 
 def fields(row: Row) -> dict[str, str]:
-    """An order as an entry of a Redis stream has it."""
+    """Returns an order in the form of a Redis stream entry."""
     return {name: v.isoformat() if name == "at" else str(v) for name, v in row.items()}
 
 
 def write_lines(path: Path, rows: Iterable[Row]) -> None:
-    """The file appears whole."""
+    """Writes the file so that it appears whole."""
     hidden = path.with_name(f".{path.name}")
     hidden.write_text("".join(json.dumps(row, default=datetime.isoformat) + "\n" for row in rows))
     hidden.rename(path)
 
 
 def punctual(until: int = 3) -> list[Row]:
-    """The orders of the first parts, each once."""
+    """Returns the orders of the first `until` parts, each once."""
     return [order(second, second) for second in range(ENDS_S[until])]
 
 

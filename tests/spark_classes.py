@@ -1,12 +1,12 @@
 """Lets the JVMs of Spark that a suite starts map their classes from one archive.
 
-A JVM that starts Spark reads and verifies some ten thousand classes, which is half of the processor
-time of a start. Java can keep them in an archive (class data sharing, JEP 350) and map that. A JVM
-that finds no archive, or one that does not fit, starts as it would without.
+A JVM that starts Spark reads and verifies about ten thousand classes, which takes half of the
+processor time of a start. Java can keep the classes in an archive and map it (class data sharing,
+JEP 350). A JVM that finds no archive, or one that does not fit, starts as it would without.
 
     python -m tests.spark_classes FILE
 
-starts Spark once and writes the archive of what it has loaded.
+starts Spark once and writes the archive of the classes that it loaded.
 """
 
 import os
@@ -17,16 +17,18 @@ from pathlib import Path
 from pipelines.disk.files import replace_atomically
 
 OPTIONS, OF_DAEMONS = "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"
-"""Of the JVM that Spark runs in, and of masters and workers; not of the one that only builds their
-command."""
+"""Options of the JVM that Spark runs in, and of masters and workers. They do not apply to the JVM
+that only builds their command."""
 
 OF_EXECUTORS = "spark.executor.extraJavaOptions"
 QUIET = "-Xlog:cds*=off"
 
 
 def mapped_from(archive: Path) -> dict[str, str]:
-    """Variables for a process that starts Spark. For the JVMs of executors, Spark reads the options
-    from a file."""
+    """Returns variables for a process that starts Spark.
+
+    Spark reads the options of executors from a file.
+    """
     options = f"-XX:SharedArchiveFile={archive} {QUIET}"
     configuration = archive.with_suffix(".conf")
     configuration.mkdir(exist_ok=True)
@@ -36,7 +38,10 @@ def mapped_from(archive: Path) -> dict[str, str]:
 
 
 def begin_archive(archive: Path) -> subprocess.Popen[bytes]:
-    """Has it written by a process of its own, which the caller ends. The archive appears whole."""
+    """Starts a process that writes the archive, and that the caller ends.
+
+    The archive appears whole.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", "tests.spark_classes", str(archive)],
         cwd=Path(__file__).parents[1],

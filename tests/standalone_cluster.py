@@ -1,8 +1,8 @@
 """A Spark standalone cluster of the pip package, each machine a network namespace of its own.
 
-A machine has its own address, its own loopback and a cable to a switch, and shares the file system
-with the others, as machines with a shared directory do. It can lose its cable, and everything that
-runs on it can be killed. Needs root and iproute2.
+A machine has its own address, its own loopback and a cable to a switch. The machines share the file
+system, like machines with a shared directory. A test can cut a machine's cable and kill everything
+that runs on it. Needs root and iproute2.
 """
 
 import os
@@ -21,16 +21,16 @@ import pyspark
 from ftdash.supervision.java import environment as java_environment
 from tests import spark_classes
 
-MASTER_PORT = 7077  # of the master's own namespace, so it is always free
+MASTER_PORT = 7077  # in the master's own namespace, so it is always free
 START_TIMEOUT_S = 60.0
 POLL_S = 0.05
 CORES, MEMORY = 2, "1g"
 HIDING = ("sh", "-c", 'mount -t tmpfs -o ro none "$0" && exec "$@"')
-"""`ip netns exec` gives a command mounts of its own."""
+"""Hides a directory with an empty mount. `ip netns exec` gives each command its own mounts."""
 
 
 class CannotHaveCluster(Exception):
-    """This machine does not allow network namespaces; the message says what it refused."""
+    """This machine allows no network namespaces; the message says which step it refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,24 @@ class Machine:
     address: str
 
     def command(self, *words: str) -> list[str]:
-        """`words`, run on this machine."""
+        """Returns `words` as a command that runs on this machine."""
         return ["ip", "netns", "exec", self.namespace, *words]
 
     def processes(self) -> list[psutil.Process]:
         return [psutil.Process(int(pid)) for pid in ip("netns", "pids", self.namespace).split()]
 
     def unplug(self) -> None:
-        """From now on no packet leaves or reaches it, and no process hears of that."""
+        """Cuts the cable.
+
+        From now on no packet leaves or reaches it, and no process hears of that.
+        """
         ip("-n", self.namespace, "link", "set", "cable", "down")
 
     def kill(self, named: Callable[[list[str]], bool] = lambda command: True) -> int:
-        """SIGKILL to everything on it, or to what has such a command line; how many they were."""
+        """Sends SIGKILL to everything on it, or to processes with such a command line.
+
+        Returns how many.
+        """
         killed = 0
         for process in self.processes():
             with _already_gone():
@@ -81,9 +87,9 @@ def is_executor(command: list[str]) -> bool:
 def standalone_cluster(
     directory: Path, workers: int = 2, hidden: Path | None = None
 ) -> Iterator[Cluster]:
-    """`hidden`: a directory that the workers see as an empty one.
+    """Starts a cluster. `hidden` is a directory that the workers see as an empty one.
 
-    Raises CannotHaveCluster; ends every process and removes every namespace that it made.
+    Raises CannotHaveCluster. Ends every process and removes every namespace that it made.
     """
     with ExitStack() as undo:
         machines = _wired(undo, 1 + workers)
@@ -99,7 +105,7 @@ def standalone_cluster(
 
 
 def ip(*words: str) -> str:
-    """Raises CannotHaveCluster with what `ip` said."""
+    """Runs `ip`. Raises CannotHaveCluster with its error message."""
     try:
         done = subprocess.run(["ip", *words], capture_output=True, text=True, check=True)
     except FileNotFoundError:
@@ -110,7 +116,7 @@ def ip(*words: str) -> str:
 
 
 def _wired(undo: ExitStack, count: int) -> list[Machine]:
-    """`count` machines on one switch, which stands in the first of them."""
+    """Makes `count` machines on one switch, which is in the first of them."""
     name = f"ftdash-{secrets.token_hex(3)}"
     machines = [Machine(f"{name}-{index}", f"10.99.0.{index + 1}") for index in range(count)]
     for machine in machines:
@@ -142,7 +148,10 @@ def _remove(machine: Machine) -> None:
 
 
 def _environment(directory: Path, workers: int) -> dict[str, str]:
-    """Every connection of Spark's own proves a secret, which only these processes can read."""
+    """Returns variables for Spark.
+
+    Its own connections prove a secret that only these processes can read.
+    """
     configuration = directory / "conf"
     configuration.mkdir()
     defaults = configuration / "spark-defaults.conf"
@@ -150,7 +159,7 @@ def _environment(directory: Path, workers: int) -> dict[str, str]:
     defaults.write_text(
         f"spark.authenticate true\nspark.authenticate.secret {secrets.token_hex(16)}\n"
         f"spark.executor.memory {MEMORY}\nspark.master.rest.enabled false\n"
-        # Slots are placed when every worker is there, so that each gets some.
+        # Spark places slots once every worker is there, so that each worker gets some.
         f"spark.cores.max {CORES * workers}\nspark.scheduler.minRegisteredResourcesRatio 1.0\n"
         f"{spark_classes.OF_EXECUTORS} {os.environ.get(spark_classes.OPTIONS, '')}\n"
     )

@@ -1,4 +1,4 @@
-"""Finds the slot that a fault has stopped at a named point, and waits for the end of processes."""
+"""Finds the slot that a fault has stopped at a named point, and waits for processes to end."""
 
 import time
 
@@ -38,7 +38,7 @@ def wait_until_gone(process: psutil.Process, within_s: float) -> None:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Its parent may not have collected its exit status yet."""
+    """Returns False for a zombie, whose parent may not have collected its exit status yet."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

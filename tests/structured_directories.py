@@ -1,8 +1,8 @@
-"""Checkpoint directories as Spark 4.3 writes them, made by seed and without Spark.
+"""Checkpoint directories as Spark 4.3 writes them, generated from a seed and without Spark.
 
-Names, versions and layouts are those of real directories; the contents of state files are only as
-true as the doctor can see without Spark. Every file has its checksums and the time at which a query
-would have written it.
+Names, versions and layouts match real directories. The contents of state files are realistic only
+as far as the doctor can see without Spark. Every file has its checksums and the time at which a
+query would have written it.
 """
 
 import io
@@ -33,7 +33,7 @@ BEGIN_MS = 1_780_000_000_000
 
 @dataclass(slots=True)
 class Traits:
-    """What a directory is like. `newest` is planned; it is committed unless `is_running`."""
+    """The properties of a directory. `newest` is planned; it is committed unless `is_running`."""
 
     store: str = "hdfs"
     operator: str = "stateStoreSave"
@@ -42,7 +42,7 @@ class Traits:
     newest: int = 12
     partitions: int = 2
     is_running: bool = False
-    has_names: bool = False  # of sources
+    has_names: bool = False  # the sources have names
     has_sums: bool = True
     has_output: bool = True
     snapshot_every: int = 5
@@ -53,7 +53,7 @@ class Traits:
 
 
 def traits_of(seed: int) -> Traits:
-    """Of a healthy query."""
+    """Chooses the properties of a healthy query."""
     chance = random.Random(seed)
     newest = chance.randint(0, 11)
     return Traits(
@@ -77,7 +77,7 @@ def traits_of(seed: int) -> Traits:
 
 @dataclass(slots=True)
 class Written:
-    """A directory that was made; the methods damage it as disks, people and races do."""
+    """A directory that was made; its methods damage it as disks, people and races do."""
 
     checkpoint: Path
     output: Path
@@ -97,14 +97,14 @@ class Written:
         os.truncate(self.checkpoint / path, to_bytes)
 
     def rewrite(self, path: str, old: str, new: str) -> None:
-        """With checksums of the new content, as a program would write it."""
+        """Writes a change with checksums of the new content, as a program would."""
         file = self.checkpoint / path
         content = file.read_text()
         assert old in content
         _write(file, content.replace(old, new, 1).encode(), file.stat().st_mtime_ns // 1_000_000)
 
     def flip(self, path: str) -> None:
-        """One bit of the content, not of the checksums."""
+        """Flips one bit of the content; the checksums stay."""
         file = self.checkpoint / path
         content = bytearray(file.read_bytes())
         content[len(content) // 2] ^= 1
@@ -113,14 +113,14 @@ class Written:
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
     def rewind_by_hand(self, to_batch: int) -> None:
-        """What people do: take the newer offsets and commits away, and start again."""
+        """Does what people do: deletes the newer offsets and commits, then restarts the query."""
         for folder in ("offsets", "commits"):
             for path in self.matching(f"{folder}/[0-9]*"):
                 if int(path.rpartition("/")[2]) > to_batch:
                     self.delete(path)
 
     def go_on(self, until: int, at_ms: int) -> None:
-        """The query runs again, from its newest batch to `until`, from that moment on."""
+        """Runs the query again, from its newest batch to `until`, starting at `at_ms`."""
         first = 1 + max(int(p.rpartition("/")[2]) for p in self.matching("commits/[0-9]*"))
         for batch in range(first, until + 1):
             _plan(self, batch, at_ms + batch * 1000)
@@ -148,7 +148,7 @@ def write_query(home: Path, traits: Traits) -> Written:
 
 
 def _purge(made: Written) -> None:
-    """As Spark does: logs and state of batches before the oldest are gone."""
+    """Deletes logs and state of batches before the oldest, as Spark does."""
     oldest = made.traits.oldest
     for folder in ("offsets", "commits"):
         for path in made.matching(f"{folder}/[0-9]*"):
@@ -254,7 +254,7 @@ def _source_line(batch: int, at_ms: int) -> str:
 
 
 def _log(made: Written, folder: str, number: int, line: str, at_ms: int) -> None:
-    """A line of a log, in a plain file or in a compact one with all lines before it."""
+    """Writes a line of a log, in a plain file or in a compact one with all lines before it."""
     root = made.output if folder == "_spark_metadata" else made.checkpoint
     if (number + 1) % made.traits.compact_every:
         _write(root / folder / str(number), f"v1\n{line}".encode(), at_ms, made.traits.has_sums)
@@ -317,7 +317,7 @@ def _state(made: Written, batch: int) -> None:
 
 
 def state_bytes(length: int) -> bytes:
-    """A stream of Spark's LZ4: a block, and the empty block that ends it."""
+    """Returns a stream of Spark's LZ4: a block, and the empty block that ends it."""
     return (
         BLOCK
         + b"\x15"

@@ -1,4 +1,4 @@
-"""Starts of runs, as a driver makes them: hold the target first, then make it fit the point."""
+"""Starts runs as a driver does: hold the target first, then make it fit the point."""
 
 from pipelines.connectors.contract import HoldsTarget, Sink, Superseded
 from pipelines.domain.ids import CheckpointId, RunId
@@ -13,7 +13,7 @@ def claim_of(
 
 
 def held(sink: Sink, run_id: RunId, *, started_by: str = "ada", installation: str = "here") -> None:
-    """A person starts the run, or it holds the target already."""
+    """Holds the target for the run, which a person starts or which holds the target already."""
     if isinstance(sink, HoldsTarget):
         claim = claim_of(sink, run_id, started_by=started_by, installation=installation)
         sink.hold(claim)

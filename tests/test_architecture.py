@@ -21,7 +21,7 @@ from pipelines.flows.finding import installed_flows
 ROOT = Path(__file__).parents[1]
 FILES_OF_A_TRIP_MAX = 35
 DOMAIN = {"pipelines.domain"}
-MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
+MAY_IMPORT = {  # package -> our packages that it may import, apart from itself
     "pipelines.domain": set(),
     "pipelines.protocol": DOMAIN,
     "pipelines.state": DOMAIN | {"pipelines.protocol"},
@@ -80,13 +80,13 @@ SHOWN = {
     "ftdash.documentation": {"pipelines.protocol"},
     "ftdash.supervision": {"pipelines.protocol"},
 }
-"""The documentation draws tables of the machines, and the supervision hosts one of them."""
+"""The documentation draws the protocol machines' tables, and supervision hosts one machine."""
 
 VERSION = "pipelines"
-"""The package itself holds the version and nothing else."""
+"""The package itself contains the version and nothing else."""
 
 KINDS = {f"pipelines.connectors.{kind}." for kind in ("files", "kafka", "postgres", "redis", "sql")}
-NOT_WITHIN = {  # directory -> what of its own package lies in another process, or above it
+NOT_WITHIN = {  # directory -> modules not to import: in another process, or above the directory
     "pipelines.runtime.master": ("pipelines.runtime.slot.", "pipelines.runtime.subtask."),
     "pipelines.runtime.slot": ("pipelines.runtime.master.",),
     "pipelines.runtime.subtask": ("pipelines.runtime.master.", "pipelines.runtime.slot."),
@@ -107,7 +107,7 @@ AUTHORS_DOORS = (
     *("pipelines.stream", "pipelines.connectors", "pipelines.testing", "pipelines.local"),
     "pipelines.connectors.contract",
 )
-"""What the author of a pipeline or of a connector imports."""
+"""The modules that the author of a pipeline or of a connector imports."""
 
 BEHIND_THE_DOORS = tuple(
     f"pipelines.{each}."
@@ -117,50 +117,51 @@ MIRRORS = (
     *("tests/contracts", "tests/unit/connectors", "tests/unit/operators"),
     *("tests/unit/state", "tests/unit/stream"),
 )
-"""Test what is behind the doors, module by module, so they name it where it is. All other tests
-build pipelines as an author does."""
+"""These tests cover what is behind the doors, module by module, so they import it directly. All
+other tests build pipelines as an author does."""
 
 PURE = ("pipelines.domain", "pipelines.protocol")
 NOT_IN_PURE = {"time", "random", "threading", "asyncio", "os", "uuid", "redis", "pyspark"}
 SAYS_PURE = re.compile(r"(^|\s)Pure[.:]")
 NOT_IN_PURE_PAGES = ("django.db", "django.http", "django.shortcuts")
-"""Enums and answers of other modules are values; their rows come with these."""
+"""A pure module may use enums and answers of other modules, which are values. Rows need these
+imports."""
 RUNS_WHAT_IT_READS = {"pickle", "cloudpickle", "dill", "shelve", "marshal"}
 NOT_IN_ENGINE = {"django", "celery", "ftdash"}
 DOORS = ("ftdash.ui", "ftdash.api")
-"""Pages and interfaces read by queries that others have too, and ask no table themselves."""
+"""Pages and interfaces read through shared queries and do not access tables themselves."""
 
-COMMAND_PLACES = (  # what a new command touches
-    "pipelines.domain.commands",  # its type, which says what people read about it
+COMMAND_PLACES = (  # the modules that a new command touches
+    "pipelines.domain.commands",  # its type, with the texts that people read about it
     "pipelines.runtime.master.requests",  # its handler in the driver
     "ftdash.ui.actions",  # its form
 )
-COMMAND_DOORS = (  # which may offer it as well
+COMMAND_DOORS = (  # the modules that may offer it too
     "ftdash.api.own.actions",
     "ftdash.api.flink.action_routes",
     "ftdash.command_line",
 )
-KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
-    # It checks their values, or notes what follows from them.
+KNOW_A_COMMAND = {  # module -> the commands that it treats differently from others
+    # Checks their values, or records what follows from them.
     "ftdash.requests.services": {"AllowFaults", "Cancel", "ChangeSettings", "KillSlot"}
     | {"RetryNow", "StartPipeline", "UndoStart"},
     "ftdash.points.services.disposal": {"DisposeSavepoint", "LabelSavepoint"},
     "ftdash.points.services.restore": {"DisposeSavepoint", "RestorePipeline"},
     "ftdash.supervision.drivers": {"DisposeSavepoint"},  # a worker carries it out
     "ftdash.upgrades.services": {"Cancel", "StopWithSavepoint", "UpgradePipeline"},  # its steps
-    "ftdash.projection.run_fold": {"Cancel", "UndoStart"},  # succeed by the end of their run
+    "ftdash.projection.run_fold": {"Cancel", "UndoStart"},  # they succeed when their run ends
     "ftdash.supervision.launcher": {"UndoStart"},  # who asked for a run that only puts back
     "ftdash.checkpoints.queries.statistics": {"StopWithSavepoint"},  # its savepoint is the last
-    "ftdash.eventlog.queries": {"LabelSavepoint"},  # the log says which name it gives
+    "ftdash.eventlog.queries": {"LabelSavepoint"},  # the log shows the name that it gives
     "ftdash.gameday.injection": {"KillDriver", "KillSlot", "SlowSlot"},  # faults of a game day
-    "ftdash.gameday.queries": {"KillSlot"},  # a game day needs what a kill needs
+    "ftdash.gameday.queries": {"KillSlot"},  # a game day has the same requirements as a kill
     "ftdash.gameday.services": {"KillSlot"},
-    "ftdash.runs.queries.pipelines": {"ChangeSettings"},  # charts mark when it was done
+    "ftdash.runs.queries.pipelines": {"ChangeSettings"},  # charts mark the time of the change
     "ftdash.ui.gameday.page": {"KillSlot"},
     "ftdash.ui.pipelines.page": {"RestorePipeline"},  # pages that offer a restore at each point
     "ftdash.ui.recovery.page": {"RestorePipeline"},
     "ftdash.ui.savepoints.page": {"RestorePipeline", "TakeSavepoint"},
-    "ftdash.incidents.causes": {  # the next steps
+    "ftdash.incidents.causes": {  # the suggested next steps
         *("Cancel", "ChangeSettings", "RestorePipeline", "RetryNow", "StopWithSavepoint"),
         *("TriggerCheckpoint", "UpgradePipeline"),
     },
@@ -168,7 +169,7 @@ KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
     "pipelines.lab.lab": {"Cancel"},  # the lab ends a trial
     "pipelines.local.running": {"StopWithSavepoint"},  # `stop_after`
 }
-READERS = {  # module -> why it reads rows, and is neither `queries` nor `services`
+READERS = {  # module -> why it reads rows although it is neither `queries` nor `services`
     "ftdash.deployment.doctor": "the clock of the database server",
     "ftdash.jobs.damage": "the runs that keep a point are told of its damage",
     "ftdash.prometheus.observed": "what a scrape reads, in one place",
@@ -176,7 +177,7 @@ READERS = {  # module -> why it reads rows, and is neither `queries` nor `servic
     "ftdash.supervision.launcher": "what a driver is started with",
     "ftdash.upgrades.packages": "what names a package, before it is deleted",
 }
-WRITERS = {  # module -> why it writes rows, and is no `services`
+WRITERS = {  # module -> why it writes rows although it is not `services`
     "ftdash.accounts.authentication": "lets a request in by its token, and notes that use",
     "ftdash.accounts.company": "makes the account of a person of the company at the first sign-in",
     "ftdash.accounts.second_factor": "requires a second factor, and resets one",
@@ -208,7 +209,7 @@ TABLES = {
     if isinstance(node, ast.ClassDef) and ast.unparse(node.bases[0]) not in NO_TABLES
 }
 POSITIONAL_MAX = 6
-"""A caller names the arguments of what takes more."""
+"""A caller has to name the arguments of a function that takes more."""
 
 FILES = sorted(p for top in ("pipelines", "ftdash") for p in ROOT.glob(f"{top}/**/*.py"))
 TEST_FILES = sorted(ROOT.glob("tests/**/*.py"))
@@ -289,7 +290,7 @@ def test_lab_benchmarks_and_tests_take_from_the_authors_doors_what_these_have() 
 
 
 def test_what_lies_behind_a_door_is_found() -> None:
-    """By the object: two names that are alike are not enough."""
+    """The object decides: two names that look alike are not enough."""
     assert is_behind_a_door("pipelines.connectors.files.sink", "ExactlyOnceFiles")
     assert is_behind_a_door("pipelines.stream.declaration", "Flow")
     assert is_behind_a_door("pipelines.testing.exactly_once", "assert_exactly_once")
@@ -308,7 +309,7 @@ def is_behind_a_door(module: str, name: str) -> bool:
 
 
 def test_no_modules_of_the_dashboard_import_each_other() -> None:
-    """Not even within a function: what needs that lies in the wrong place."""
+    """Not even within a function: a module that needs that is in the wrong place."""
     paths = {module_of(path): path for path in FILES if path.is_relative_to(ROOT / "ftdash")}
     graph = {
         name: imported_modules(ast.parse(path.read_text())) & paths.keys() - {name}
@@ -336,7 +337,7 @@ def test_only_queries_read_rows_and_only_services_write_them() -> None:
 
 
 def test_a_new_command_touches_its_type_its_handler_and_its_form() -> None:
-    """Elsewhere a command is one of many, or it is in `KNOW_A_COMMAND`, with the reason."""
+    """Other modules treat all commands alike, or are in `KNOW_A_COMMAND` with the reason."""
     commands = {each.__name__ for each in get_args(AnyCommand)}
     told = {module_of(path): imported_from(path, "pipelines.domain.commands") for path in FILES}
     known = {module: names & commands for module, names in told.items() if names & commands}
@@ -350,7 +351,7 @@ def test_a_new_command_touches_its_type_its_handler_and_its_form() -> None:
 
 
 def test_the_kind_of_a_command_is_written_beside_it_alone() -> None:
-    """Rows and answers have the kind; code takes the command, whose kind it knows."""
+    """Rows and answers carry the kind; code uses the command, which knows its kind."""
     written = [
         module_of(path)
         for path in FILES
@@ -362,7 +363,7 @@ def test_the_kind_of_a_command_is_written_beside_it_alone() -> None:
 
 
 def test_a_checkpoint_passes_few_files_from_the_button_to_its_row() -> None:
-    """Every name is a file of its own; `test_documentation` looks for each."""
+    """Every name is a different file; `test_documentation` looks for each."""
     document = (ROOT / "ARCHITECTURE.md").read_text()
     trip = document.split("## A checkpoint's trip, file by file")[1].split("\n## ")[0]
     files = re.findall(r"`([a-z_/]+\.py)`", trip)
@@ -390,7 +391,7 @@ def test_every_setting_is_declared_in_the_files_of_its_walk() -> None:
 
 
 def test_every_command_has_its_parts_in_the_files_of_its_walk() -> None:
-    """Commands of a driver have a handler; the others are carried out by the control plane."""
+    """Commands for a driver have a handler; the control plane carries out the others."""
     commands, desk, *offered = files_of_walk(WALKS[1])
     handled = imported_from(ROOT / desk, "pipelines.domain.commands")
     taken = ast.parse((ROOT / "ftdash/ui/actions/page.py").read_text())
@@ -403,7 +404,7 @@ def test_every_command_has_its_parts_in_the_files_of_its_walk() -> None:
 
 
 def test_every_sink_of_authors_is_in_the_files_of_its_walk() -> None:
-    """Except those of one process, which outlive no death."""
+    """Except the in-process sinks, which do not survive the death of their process."""
     targets = (ROOT / "tests/contracts/sink_targets.py").read_text()
     promised = {name for name in vars(Sink) if not name.startswith("_")}
     sinks = {
@@ -419,7 +420,7 @@ def test_every_sink_of_authors_is_in_the_files_of_its_walk() -> None:
 
 @pytest.mark.parametrize("path", TEST_FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_tests_share_modules_of_their_own(path: Path) -> None:
-    """A file that imports a module of tests gets its fixtures, and pytest may collect its tests."""
+    """Importing a test module brings its fixtures, and pytest may collect its tests there."""
     for name in imports(ast.parse(path.read_text())):
         is_test = name.startswith("tests.") and ".test_" in name
         assert not is_test, f"{name} holds tests; what others need of it goes elsewhere"
@@ -427,14 +428,14 @@ def test_tests_share_modules_of_their_own(path: Path) -> None:
 
 @pytest.mark.parametrize("path", TEST_MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_test_asserts_something(path: Path) -> None:
-    """By itself, or in a function of the tests that it calls: what cannot fail proves nothing."""
+    """Directly or in a helper of the tests: a test that cannot fail proves nothing."""
     tests = [node for name, node in functions_in(path).items() if name.startswith("test_")]
 
     assert [node.name for node in tests if not asserts(path, node, frozenset())] == []
 
 
 def files_of_walk(walk: str) -> list[str]:
-    """Whole paths in the order of the list; a bare name lies beside the path before it."""
+    """Returns whole paths in the order of the list; a bare name lies beside the path before it."""
     text = (ROOT / "docs/how-to/develop.md").read_text()
     steps = text.split(f"### {walk}\n")[1].split("\n### ")[0].split("\n\n`tests/test_arch")[0]
     paths: list[str] = []
@@ -445,7 +446,7 @@ def files_of_walk(walk: str) -> list[str]:
 
 
 def check_purity(claims: str, name: str) -> None:
-    """A module that says it is pure, in whatever package."""
+    """Checks the imports of a module that claims to be pure, in any package."""
     if SAYS_PURE.search(claims):
         assert name.split(".")[0] not in NOT_IN_PURE, f"it says it is pure: no {name}"
         assert not name.startswith(NOT_IN_PURE_PAGES), f"it says it is pure: no {name}"
@@ -469,7 +470,7 @@ def check_import(package: str, name: str) -> None:
 
 
 def check_direction(package: str, name: str) -> None:
-    """In the order of `DASHBOARD`, so that no two of its packages import each other."""
+    """Allows only imports of earlier packages in `DASHBOARD`, so that no two import each other."""
     here, there = package.removeprefix("ftdash."), name.removeprefix("ftdash.")
     assert here in DASHBOARD, f"{here} has no place in DASHBOARD"
     if name.startswith("ftdash.") and here != there:
@@ -482,7 +483,7 @@ def check_within(directory: str, name: str) -> None:
 
 
 def check_asks_no_table(node: ast.AST) -> None:
-    """Kinds and states may be taken from beside a table."""
+    """Allows imports of kinds and states from a module of tables, but not of the tables."""
     if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ftdash."):
         tables = TABLES if str(node.module).endswith(".models") else {"models"}
         taken = tables & {each.name for each in node.names}
@@ -539,7 +540,7 @@ def imported_from(path: Path, module: str) -> set[str]:
 
 
 def is_write(node: ast.AST) -> bool:
-    """`update` with names only: a dict's takes a value."""
+    """Counts `update` only with keyword arguments, because a dict's `update` takes a value."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     is_update = node.func.attr == "update" and bool(node.keywords)
@@ -556,13 +557,13 @@ def module_of(path: Path) -> str:
 
 
 def imported_modules(tree: ast.Module) -> set[str]:
-    """With `from a import b` both `a` and `a.b`, of which only one may be a module."""
+    """Includes both `a` and `a.b` for `from a import b`, since only one of them may be a module."""
     taken = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return set(imports(tree)) | {f"{n.module}.{each.name}" for n in taken for each in n.names}
 
 
 def asserts(path: Path, function: Function, callers: frozenset[str]) -> bool:
-    """Waiting counts: it fails when what is waited for does not come."""
+    """Waiting counts as an assertion: it fails if the condition does not come true."""
     if function.name in callers:
         return False
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
@@ -582,7 +583,7 @@ def asserts(path: Path, function: Function, callers: frozenset[str]) -> bool:
 
 
 def function_named(path: Path, name: str) -> tuple[Path, Function] | None:
-    """Defined in the module, or imported by it from another one of the tests."""
+    """Finds a function that the module defines, or imports from another module of the tests."""
     if name in functions_in(path):
         return path, functions_in(path)[name]
     module, original = taken_from_tests(path).get(name, (path, name))
@@ -598,7 +599,7 @@ def functions_in(path: Path) -> dict[str, Function]:
 
 @cache
 def taken_from_tests(path: Path) -> dict[str, tuple[Path, str]]:
-    """{name here: the module of tests it comes from, its name there}"""
+    """Returns {name here: (file of the module of tests, name there)}."""
     nodes = ast.walk(ast.parse(path.read_text()))
     taken = [n for n in nodes if isinstance(n, ast.ImportFrom) and "tests" in str(n.module)]
     return {

@@ -1,7 +1,7 @@
-"""Which tests a plain `python -m pytest` leaves out, because they take long; `--all` runs them too.
+"""Lists the slow tests that a plain `python -m pytest` leaves out; `--all` runs them too.
 
-A plain run stays below ten minutes on two cores. CI gives `--all` by FTDASH_REQUIRE_ALL=1. A test
-that you name, or whose file or directory you name, always runs.
+A plain run stays below ten minutes on two cores. CI sets FTDASH_REQUIRE_ALL=1, which implies
+`--all`. A test that you name, or whose file or directory you name, always runs.
 """
 
 import zlib
@@ -77,9 +77,9 @@ SLOW = (
 """Directories, files and tests (`file::test`)."""
 
 SLOW_PARAMETERS = {
-    "tests/contracts/test_sink.py": "kafka ",  # a transaction of Kafka takes a second or two
+    "tests/contracts/test_sink.py": "kafka ",  # a Kafka transaction takes a second or two
 }
-"""Of these files, the tests with such a parameter."""
+"""In these files, only the tests whose parameters contain this text are slow."""
 
 REPEATED = {
     "tests/contracts/test_damaged_chain_files.py::"
@@ -139,7 +139,7 @@ REPEATED = {
     "tests/web/test_own_api_rights.py::"
     "test_a_caller_reads_everything_and_changes_what_the_right_is_for": 3,
 }
-"""Tests that repeat themselves for many seeds and parameters. A plain run takes one in so many."""
+"""Tests that repeat for many seeds and parameters. A plain run takes one in so many."""
 
 KILLS = (
     "tests/processes/test_acked.py::"
@@ -159,8 +159,8 @@ KILLS = (
     "tests/processes/test_savepoints.py::"
     "test_after_a_savepoint_a_crash_goes_back_to_it_and_repeats_nothing",
 )
-"""Tests in which a process of a run dies by `kill -9`. A plain run has these in spite of `SLOW`, so
-that you see recovery at work."""
+"""Tests in which a process of a run dies by `kill -9`. A plain run includes these in spite of
+`SLOW`, so that you see recovery at work."""
 
 KEPT = (*KILLS, "tests/bench/test_pairs.py")
 
@@ -171,8 +171,10 @@ def is_slow(
     kept: Iterable[str] = KEPT,
     repeated: Mapping[str, int] = REPEATED,
 ) -> bool:
-    """Whether the tables name the test, its file or a directory above it, or the test is one of
-    those repetitions that are left out. Which ones these are depends on the parameters alone."""
+    """Returns True if the tables name the test, its file or a directory above it.
+
+    Also returns True for the repetitions that are left out, which depends on the parameters alone.
+    """
     test, _, parameters = nodeid.partition("[")
     file = test.partition("::")[0]
     if file in SLOW_PARAMETERS and SLOW_PARAMETERS[file] in parameters:

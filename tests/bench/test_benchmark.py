@@ -1,4 +1,4 @@
-"""What all benchmarks have in common: bars, refusals in a sentence, one JSON object at the end."""
+"""The common parts of all benchmarks: bars, refusals in a sentence, one JSON object at the end."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Each benchmark, with next to nothing to do, says what it promises; times are not judged."""
+"""Each benchmark, with next to nothing to do, reports what it promises; times are not judged."""
 
 import importlib
 import os
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def one_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So little work takes another time at each run."""
+    """Tries each pair once: with so little work, every run takes a different time."""
     monkeypatch.setattr(pairs, "TRIES_MAX", 1)
 
 
@@ -50,7 +50,7 @@ def test_every_benchmark_that_the_command_lists_is_there(name: str) -> None:
 
 
 def test_every_benchmark_can_begin_in_a_process_of_its_own() -> None:
-    """As the command starts them: Django is not set up there."""
+    """The command starts each benchmark in a new process, where Django is not set up."""
     modules = ", ".join(map(module_of, BENCHMARKS))
 
     began = subprocess.run(
@@ -287,7 +287,7 @@ def test_ends_holds_a_run_against_a_bare_loop_over_the_same_records(
 
 @dataclass(frozen=True)
 class PacedEnd:
-    """Takes a second for every thousand records, and completes a checkpoint every four."""
+    """Takes a second per thousand records, and completes a checkpoint every four seconds."""
 
     records: int
 

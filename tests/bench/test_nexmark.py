@@ -1,4 +1,4 @@
-"""Nexmark as a benchmark: exact under `kill -9`; figures and comparisons that mean something."""
+"""Nexmark as a benchmark: exact under `kill -9`, with meaningful figures and comparisons."""
 
 import json
 import random
@@ -23,12 +23,12 @@ from tests.unit.nexmark.answers import decided
 pytestmark = pytest.mark.slow
 
 KILLED = ("q4", "q5", "q19")
-"""A join with totals of a changelog behind it, windows behind windows, and a ranking."""
+"""A join followed by totals of a changelog, windows over windows, and a ranking."""
 
 KILLS = Kills(Events(90_000, 3_000), rate=10_000, count=3, interval_ms=200, between_s=(0.05, 0.3))
 FEW = Events(20_000, 500)
 SEEN = speed.Work(FEW, pairs=1, least_s=1.0)
-"""A run of a tenth of a second is over before anybody has looked at its processes."""
+"""Long enough for the benchmark to look at the processes, unlike a run of a tenth of a second."""
 
 
 @pytest.mark.parametrize("query", KILLED)
@@ -78,7 +78,7 @@ def test_the_speed_of_a_query_has_all_its_figures() -> None:
 def test_a_query_that_is_over_too_soon_gets_more_events(
     query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a run of half a second, the half is its start, which more events do not make longer."""
+    """The first 0.25 s of a run are its start, which does not grow with the number of events."""
 
     def run_once(query: str, work: Work, begin: Begin) -> OurRun:
         took_s = 0.25 + work.events.read / 160_000

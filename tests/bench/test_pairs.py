@@ -1,4 +1,4 @@
-"""Pairs against a limit: a steady drift cancels out, and a disturbed pair is done again."""
+"""Pairs against a limit: a steady drift cancels out, and a disturbed pair is repeated."""
 
 from collections.abc import Callable, Iterator
 

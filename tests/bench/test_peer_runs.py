@@ -1,4 +1,4 @@
-"""Peers run in Pythons of their own; where one is missing or fails, the output says so."""
+"""Peers run in Pythons of their own; if one is missing or fails, the output says so."""
 
 import signal
 import subprocess
@@ -82,7 +82,7 @@ def test_a_peer_that_fails_says_its_last_words(tmp_path: Path) -> None:
     runs = PeerRuns.installed([fake_peer(tmp_path, "raise SystemExit('no memory left')")])
 
     runs.run_all(WORK)
-    runs.run_all(WORK)  # it is not asked again
+    runs.run_all(WORK)  # the second call does not ask for it again
 
     assert runs.described()["flink"] == "msgspec failed: no memory left"
 
@@ -97,7 +97,7 @@ def test_what_a_peer_leaves_running_is_not_waited_for_and_ended(tmp_path: Path) 
     try:
         wait_until(lambda: not psutil.pid_exists(left))
     finally:
-        with suppress(psutil.NoSuchProcess):  # as it should be
+        with suppress(psutil.NoSuchProcess):  # the process should be gone already
             psutil.Process(left).kill()
 
 
@@ -118,7 +118,7 @@ def test_a_peer_ends_with_the_benchmark_that_a_signal_ends(tmp_path: Path) -> No
 
 
 def fake_peer(directory: Path, program: str) -> Peer:
-    """A program for this Python, in the place of Flink; `msgspec` stands for the package."""
+    """Makes a program for this Python that replaces Flink, with `msgspec` as its package."""
     path = directory / "peer.py"
     path.write_text(program)
     return Peer("flink", str(path), "msgspec", "", "FTDASH_BENCH_FLINK_PYTHON", {"app_id": 3})

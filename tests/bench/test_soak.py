@@ -1,4 +1,4 @@
-"""The soak for a minute, with all its processes: its output is whole, and the report says so."""
+"""The soak for a minute, with all its processes: its output is complete, and the report says so."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ from tests.polling import wait_until
 ROOT = Path(__file__).parents[2]
 SEED = 3
 CHOSEN = ("redis-postgres", "windows-files", "counts-postgres")
-"""Those without Kafka, and one with a window and one with RocksDB among them."""
+"""Pipelines without Kafka; one has a window and one uses RocksDB."""
 
 KINDS_MIN = 5
 SLOW_FLUSH_S = 2.0
@@ -31,7 +31,7 @@ SLOW_FLUSH_S = 2.0
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_minute_of_faults_loses_doubles_and_changes_nothing() -> None:
-    """Longer on a machine that is too busy for as many faults in that time."""
+    """Takes longer on a machine too busy for that many faults in a minute."""
     command = [sys.executable, "manage.py", "soak", "--json", "--minutes", "1.1"]
     command += ["--least-kinds", str(KINDS_MIN)]
     only = [word for name in CHOSEN for word in ("--only", name)]
@@ -49,7 +49,7 @@ def test_a_minute_of_faults_loses_doubles_and_changes_nothing() -> None:
     assert len(found["faults"]) >= KINDS_MIN, found["not_done"]
     assert found["seed"] == SEED
     assert found["seconds"] >= 66
-    assert found["flat"] is None  # too short a run to judge
+    assert found["flat"] is None  # the run is too short to judge
     assert found["recoveries"] >= 1
     assert 0 < found["recovery_ms"]["p50"] <= found["recovery_ms"]["max"]
     assert all(found["rows"][name] > 500 for name in CHOSEN[::2])
@@ -108,7 +108,7 @@ def has_a_tracer() -> bool:
 
 
 def soaked(per_hour: float = 0.0, seconds: float = JUDGED_FROM_S) -> Soaked:
-    """All is right; the memory of the web server grows by so many megabytes an hour."""
+    """Returns a sound soak; the web server's memory grows by `per_hour` megabytes an hour."""
     checker = Checker(AMOUNTS)
     checker.look([AMOUNTS.row_of((number,)) for number in range(10)], 10)
     line = Line("orders", "orders", Path(), checker, lambda first, end: None, list)

@@ -1,4 +1,4 @@
-"""Packets that vanish for the soak: neither end hears of it, and what was sent arrives later."""
+"""The soak's lost packets: neither end notices, and sent data arrives later."""
 
 import os
 import socket

@@ -26,7 +26,7 @@ VERSION = "4.1.1"
 START_S = 90.0
 ANSWER_S = 20.0
 CLUSTER_ID = "ZnRkYXNoLXRlc3RicmtyMQ"
-"""Any 16 bytes; a random one may begin with a dash, which the tool takes for an option."""
+"""Any 16 bytes. A random id may begin with a dash, which the tool takes for an option."""
 
 KAFKA = JavaProgram(
     "Kafka",
@@ -49,13 +49,13 @@ KAFKA = JavaProgram(
 )
 
 LARGE_RECORDS = ["-Djdk.nio.maxCachedBufferSize=1048576"]
-"""Bytes. Otherwise each thread of the broker keeps a direct buffer as large as the largest record
-that it has passed on, and records of 64 MiB end with an error as soon as a few threads have."""
+"""In bytes. Otherwise each thread of the broker keeps a direct buffer as large as the largest
+record that it has passed on. Then records of 64 MiB fail once a few threads have such buffers."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaBroker:
-    """`secured` speaks SASL/PLAIN and knows one user."""
+    """With `secured` it speaks SASL/PLAIN and knows one user."""
 
     bootstrap_servers: str
     secured: str
@@ -65,7 +65,7 @@ class KafkaBroker:
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
     def create_topic(self, topic: str, partitions: int = 1, **settings: str) -> None:
-        admin = self.admin()  # held, or what it was asked is forgotten with it
+        admin = self.admin()  # in a variable, because its requests are forgotten with it
         new = NewTopic(topic, partitions, 1, config=settings)
         (created,) = admin.create_topics([new]).values()
         created.result(ANSWER_S)
@@ -77,7 +77,7 @@ class KafkaBroker:
         added.result(ANSWER_S)
 
     def produce(self, topic: str, values: list[bytes | None], *, partition: int = 0) -> None:
-        """Each in a transaction of its own, so that the log has gaps."""
+        """Writes each value in a transaction of its own, so that the log has gaps."""
         producer = self.producer(**{"transactional.id": f"writer-of-{topic}", "linger.ms": 0})
         producer.init_transactions(ANSWER_S)
         for value in values:
@@ -86,13 +86,16 @@ class KafkaBroker:
             producer.commit_transaction(ANSWER_S)
 
     def producer(self, **settings: object) -> Producer:
-        """Keeps its order, also where the leader of a new topic is not known at once: otherwise
-        what is sent again comes behind what was sent after it."""
+        """Returns a producer that keeps the order of records.
+
+        Without idempotence, a record that is sent again, because the leader of a new topic is not
+        known at once, would follow records sent after it.
+        """
         here = {"bootstrap.servers": self.bootstrap_servers, "log_level": 0}
         return Producer({**here, "enable.idempotence": True, **settings})
 
     def delete_before(self, topic: str, offset: int, *, partition: int = 0) -> None:
-        """As retention does."""
+        """Deletes records before `offset`, as retention does."""
         admin = self.admin()
         deleted = admin.delete_records([TopicPartition(topic, partition, offset)])
         for each in deleted.values():
@@ -114,7 +117,7 @@ class KafkaBroker:
         changed.result(ANSWER_S)
 
     def delete_group(self, group: str) -> None:
-        """As a broker does when nothing was committed to it for long."""
+        """Deletes a group, as a broker does when nothing has been committed to it for long."""
         admin = self.admin()
         (deleted,) = admin.delete_consumer_groups([group]).values()
         deleted.result(ANSWER_S)

@@ -1,4 +1,4 @@
-"""A reader that looks all the time while a run is killed: what it saw once stays as it was."""
+"""A reader that looks all the time while a run is killed: what it has seen must stay as it was."""
 
 import subprocess
 import threading
@@ -15,9 +15,9 @@ END_S = 60.0
 
 
 class Onlooker(Generic[Key, Value]):
-    """Calls `look` again and again in a thread of its own; a server that is away is waited for.
+    """Calls `look` again and again in a thread of its own, and waits for a server that is away.
 
-    `look` raises AssertionError for what must never be seen, such as a row that is there twice.
+    `look` raises AssertionError for a state that must never be seen, such as a duplicate row.
     """
 
     def __init__(self, name: str, look: Callable[[], Mapping[Key, Value]]) -> None:
@@ -49,8 +49,8 @@ class Onlooker(Generic[Key, Value]):
             try:
                 self._compare(self._look())
             except subprocess.SubprocessError:
-                continue  # away
-            except Exception as error:  # whatever a reader may not meet
+                continue  # the server is away
+            except Exception as error:  # an error that a reader may not meet
                 self.problems.append(f"{self.name}: {error!r}")
 
     def _compare(self, now: Mapping[Key, Value]) -> None:

@@ -12,7 +12,7 @@ STOP_S = 10.0
 
 
 class ServerProcess:
-    """`answers` is asked until it is true; what the server says goes to `log`."""
+    """Waits at each start until `answers` returns True. The output of the server goes to `log`."""
 
     def __init__(
         self, command: list[str], log: Path, answers: Callable[[], bool], *, within_s: float
@@ -36,7 +36,7 @@ class ServerProcess:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """As a machine that fails."""
+        """Kills the server like a machine failure."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(STOP_S)
@@ -44,7 +44,7 @@ class ServerProcess:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """SIGSTOP: the kernel still accepts connections, and the server does not answer."""
+        """Sends SIGSTOP: the kernel still accepts connections, but the server does not answer."""
         if self._process is None:
             raise RuntimeError("the server does not run")
         server = psutil.Process(self._process.pid)

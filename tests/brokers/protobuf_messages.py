@@ -9,7 +9,7 @@ MOMENT = timestamp_pb2.DESCRIPTOR.name
 
 
 def file_of(name: str, kind_of_n: int = Field.TYPE_INT64) -> descriptor_pb2.FileDescriptorProto:
-    """Messages `First`, and `Order` with one `Place` in it, of a file without a package."""
+    """Describes a file without a package: messages `First`, and `Order` with one `Place` in it."""
     file = descriptor_pb2.FileDescriptorProto(name=name, syntax="proto3", dependency=[MOMENT])
     file.package = name.removesuffix(".proto")
     file.message_type.add(name="First").field.add(

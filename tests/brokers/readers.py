@@ -1,4 +1,4 @@
-"""The readers that come with each system, as a person starts them; none has a line of ours."""
+"""The readers that come with each system, started as users start them, without our code."""
 
 import os
 import shutil
@@ -17,9 +17,10 @@ CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 
 class ConsoleConsumer:
-    """Kafka's own console consumer, reading committed records from the beginning on, as they come.
+    """Kafka's own console consumer, which reads committed records from the beginning as they come.
 
-    `topics` is a regular expression. The caller ends it, and knows when it has read all.
+    `topics` is a regular expression. The caller knows when the consumer has read everything, and
+    ends it.
     """
 
     def __init__(self, broker: KafkaBroker, topics: str, said: Path) -> None:
@@ -39,12 +40,12 @@ class ConsoleConsumer:
         self._process.wait()
 
     def lines(self) -> list[str]:
-        """Whole ones."""
+        """Returns the complete lines so far."""
         return self._said.read_text().rpartition("\n")[0].splitlines()
 
 
 def psql(server: PostgresServer, query: str) -> list[list[str]]:
-    """Rows as psql prints them, a word for each column."""
+    """Returns rows as psql prints them, one word per column."""
     where = ["-h", LOOPBACK, "-p", str(server.port), "-U", ROLE, "-d", "postgres"]
     words = [server.program("psql"), *where, "-X", "-A", "-t", "-F", "|", "-c", query]
     said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=READ_S)
@@ -52,7 +53,7 @@ def psql(server: PostgresServer, query: str) -> list[list[str]]:
 
 
 def redis_hashes(broker: RedisBroker, prefix: str, fields: list[str]) -> list[list[str]]:
-    """The fields of every hash of the sink with that prefix."""
+    """Returns the fields of every hash that the sink wrote with that prefix."""
     keys = _redis_cli(broker, "--scan", "--pattern", f"{{{prefix}}}:row:*").splitlines()
     asked = "".join(f'HMGET "{key}" {" ".join(fields)}\n' for key in keys)
     lines = _redis_cli(broker, stdin=asked).splitlines()

@@ -1,7 +1,7 @@
-"""A schema registry for tests: the part of Confluent's REST interface that ftdash speaks.
+"""A schema registry for tests: the part of Confluent's REST interface that ftdash uses.
 
-Its limits: it keeps schemas in memory, takes any text as a schema, and compares nothing: a subject
-named in `refused` is compatible with no schema. A real one is asked nothing else by ftdash.
+Its limits: it keeps schemas in memory, takes any text as a schema, and compares nothing. No schema
+is compatible with a subject named in `refused`. ftdash sends no other requests to a real registry.
 """
 
 import json
@@ -21,7 +21,7 @@ INVALID = 42201
 
 @dataclass(slots=True)
 class Registry:
-    """`asked`: each request. `status`: what it answers to all requests; None: it works."""
+    """`asked` records each request. `status` is its answer to all requests; None means it works."""
 
     url: str = ""
     schemas: list[dict[str, Any]] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Registry:
     status: int | None = None
 
     def add(self, schema: str, kind: str = "AVRO", *, subject: str = "s", **more: Any) -> int:
-        """The schema's id."""
+        """Adds a schema and returns its id."""
         given = {"schema": schema, "schemaType": kind, **more}
         if given not in self.schemas:
             self.schemas.append(given)

@@ -1,7 +1,7 @@
 """A real Hadoop YARN on loopback: a ResourceManager and a NodeManager, from Maven Central.
 
-Its containers are processes of this machine, and everything that YARN writes lies in one directory.
-All ports are free ones.
+Its containers are processes of this machine. YARN writes all its files in one directory. All ports
+are free ones.
 """
 
 import json
@@ -21,7 +21,7 @@ from ftdash.supervision.java import environment as java_environment
 from tests.brokers.processes import ServerProcess
 from tests.java_programs import JavaProgram
 
-VERSION = "3.5.0"  # of the Hadoop client among pyspark's jars, too
+VERSION = "3.5.0"  # also the version of the Hadoop client among pyspark's jars
 START_S, ANSWER_S, END_S = 90.0, 5.0, 20.0
 MEMORY_MB, CORES = 4096, 4
 YARN = JavaProgram(
@@ -53,13 +53,13 @@ log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
 
 @dataclass(frozen=True, slots=True)
 class Yarn:
-    """`environment`: what a driver needs, as `docs/how-to/yarn.md` says."""
+    """`environment` has the variables that a driver needs, as `docs/how-to/yarn.md` says."""
 
     environment: dict[str, str]
     page: str
 
     def is_up(self) -> bool:
-        """Whether the ResourceManager answers."""
+        """Returns True if the ResourceManager answers."""
         return self._asked("info") is not None
 
     def has_node(self) -> bool:
@@ -71,7 +71,7 @@ class Yarn:
         return [] if asked is None else (asked["apps"] or {}).get("app", [])
 
     def _asked(self, what: str) -> dict[str, Any] | None:
-        """None: it does not answer."""
+        """Returns the answer of the ResourceManager, or None if there is none."""
         try:
             with urlopen(f"http://{self.page}/ws/v1/cluster/{what}", timeout=ANSWER_S) as answer:
                 found: dict[str, Any] = json.load(answer)
@@ -82,9 +82,10 @@ class Yarn:
 
 @contextmanager
 def yarn(directory: Path, *, memory_mb: int = MEMORY_MB, has_node: bool = True) -> Iterator[Yarn]:
-    """`memory_mb`: for all containers; without a node there is no room. Raises ProgramMissing.
+    """Starts YARN. Raises ProgramMissing.
 
-    Ends every process that it or a container has started.
+    `memory_mb` is for all containers. Without a node there is no room for any. Ends every process
+    that it or a container has started.
     """
     page = f"{LOOPBACK}:{free_port()}"
     cluster = Yarn(written_configuration(directory, page, memory_mb), page)
@@ -99,7 +100,10 @@ def yarn(directory: Path, *, memory_mb: int = MEMORY_MB, has_node: bool = True) 
 def written_configuration(
     directory: Path, page: str = f"{LOOPBACK}:0", memory_mb: int = MEMORY_MB
 ) -> dict[str, str]:
-    """The variables by which a driver finds it. Starts nothing."""
+    """Writes the configuration; returns the variables by which a driver finds it.
+
+    Starts nothing.
+    """
     configuration = directory / "conf"
     configuration.mkdir(parents=True)
     _write(configuration / "core-site.xml", {"fs.defaultFS": "file:///"})
@@ -111,7 +115,7 @@ def written_configuration(
 
 
 def _started(directory: Path, manager: str, answers: Callable[[], bool]) -> ServerProcess:
-    """Its class path begins with its configuration."""
+    """Starts a manager, with its configuration first in the class path."""
     command = YARN.command(f"org.apache.hadoop.yarn.server.{manager}", lives_long=True)
     class_path = command.index("-cp") + 1
     command[class_path] = f"{directory / 'conf'}:{command[class_path]}"
@@ -151,7 +155,7 @@ def _settings(directory: Path, page: str, memory_mb: int) -> dict[str, str]:
 
 
 def _of_spark(directory: Path) -> dict[str, str]:
-    """Small containers that start soon, and no copy of the jars for each application."""
+    """Asks for small containers that start soon, and no copy of the jars for each application."""
     jars = Path(pyspark.__file__).parent / "jars"
     return {
         "spark.executor.extraJavaOptions": SOON,
@@ -183,7 +187,7 @@ def _write(file: Path, settings: Mapping[str, str]) -> None:
 
 
 def _end_containers(directory: Path) -> None:
-    """They outlive a NodeManager that is killed."""
+    """Ends containers, which outlive a NodeManager that is killed."""
     place = str(directory / "local")
     found = {each: each.info["cwd"] or "" for each in psutil.process_iter(["cwd"])}
     left = [each for each, cwd in found.items() if cwd.startswith(place)]

@@ -1,6 +1,6 @@
 """Sinks in their simplest form, for the contract: a dictionary instead of a system.
 
-`FakeSink` commits in two phases by itself; the others stand on the two bases.
+`FakeSink` commits in two phases by itself. The others use the two bases of the connectors.
 """
 
 from collections.abc import Collection, Iterable
@@ -24,7 +24,7 @@ class FakeSink:
     guarantee = "exactly-once"
 
     def __init__(self) -> None:
-        self.output: dict[str, list[int]] = {}  # name to ids, all that was ever committed
+        self.output: dict[str, list[int]] = {}  # name to ids, everything that was ever committed
         self.current: set[str] = set()
         self.prepared: dict[str, list[int]] = {}
         self.held_by: Holder | None = None
@@ -89,7 +89,7 @@ class FakeSink:
             raise taken(self.target, run_id, self.held_by)
 
     def publish(self, name: str, ids: list[int]) -> None:
-        """As a system does that was asked to insert: a name that is there already gets more."""
+        """Inserts without a check, as a system does: a name that exists already gets more ids."""
         self.output[name] = [*self.output.get(name, []), *ids]
         self.current.add(name)
 
@@ -123,14 +123,14 @@ class FakeWriter:
 
 
 class FakeLogSink(FakeSink):
-    """On the base for write-ahead logs."""
+    """Uses the base for write-ahead logs."""
 
     def writer(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:
         return WriteAheadWriter(FakeLogTarget(self, context), context)
 
 
 class FakeLogTarget:
-    """The name in the output is the marker."""
+    """The name in the output serves as the marker."""
 
     def __init__(self, sink: FakeSink, context: SinkContext) -> None:
         self._sink = sink
@@ -149,7 +149,7 @@ class FakeLogTarget:
 
 
 class FakeTransactionsSink(FakeSink):
-    """On the base for two-phase commit. `prepared` by name; their owner ends them."""
+    """Uses the base for two-phase commit; only their owner ends the `prepared` transactions."""
 
     def writer(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:
         return TwoPhaseCommitWriter(FakeTransactions(self, context), context, schema)

@@ -1,4 +1,4 @@
-"""Where the records of growing sources lie: the same few words for files, streams and topics."""
+"""Places with records for growing sources: files, streams and topics behind one interface."""
 
 import json
 from collections.abc import Iterator
@@ -29,18 +29,18 @@ SCHEMA = pa.schema([("key", pa.int64())])
 
 
 class Place(Protocol):
-    """Names are given by the test; how a split is called is the source's business."""
+    """A test chooses the names; the source decides what it calls each split."""
 
-    is_log: bool  # records can be added to a split, and its oldest ones be lost
+    is_log: bool  # a test can add records to a split, and its oldest ones can be lost
 
     def source(self, *, is_bounded: bool = False) -> GrowingSource: ...
 
     def write(self, name: str, keys: list[int]) -> None:
-        """A split of that name, or more records behind those of a log."""
+        """Creates a split of that name, or appends records to that of a log."""
         ...
 
     def lose(self, name: str, count: int) -> None:
-        """The oldest `count` records of a log, or the whole file, are gone."""
+        """Deletes the oldest `count` records of a log, or the whole file."""
         ...
 
 
@@ -99,7 +99,7 @@ class DirectoryPlace:
 @dataclass(slots=True)
 class RedisPlace:
     broker: RedisBroker
-    prefix: str  # a test has streams of its own
+    prefix: str  # so that each test has streams of its own
     is_log: bool = True
     names: list[str] = field(default_factory=list)
 
@@ -122,7 +122,7 @@ class RedisPlace:
 
 @dataclass(slots=True)
 class KafkaPlace:
-    """A name is a topic of one partition; between two records lies a transaction's marker."""
+    """A name is a topic of one partition; a transaction's marker follows each record."""
 
     broker: KafkaBroker
     prefix: str
@@ -143,12 +143,12 @@ class KafkaPlace:
         self.broker.produce(topic, [json.dumps({"key": key}).encode() for key in keys])
 
     def lose(self, name: str, count: int) -> None:
-        """Each record has a marker behind it; the last one's stays."""
+        """Each record has a marker behind it; the marker of the last deleted record stays."""
         self.broker.delete_before(f"{self.prefix}-{name}", 2 * count - 1)
 
 
 def rows_of(batches: Iterator[Batch], wanted: int) -> list[tuple[int, int | None]]:
-    """(key, offset) of the next `wanted` records, or as many as the split has."""
+    """Returns (key, offset) of the next `wanted` records, or of as many as the split has."""
     rows: list[tuple[int, int | None]] = []
     while len(rows) < wanted:
         batch = next(batches, None)
@@ -162,7 +162,7 @@ def rows_of(batches: Iterator[Batch], wanted: int) -> list[tuple[int, int | None
 
 
 def behind(split: SplitProgress, rows: list[tuple[int, int | None]]) -> SplitProgress:
-    """After these records have been handed out."""
+    """Returns the position of the split after these records."""
     offset = split.offset + len(rows)
     if rows and rows[-1][1] is not None:
         offset = rows[-1][1] + 1

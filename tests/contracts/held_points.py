@@ -1,7 +1,7 @@
 """Points that hold a state of every kind, as either backend writes them, in any store.
 
-The flow `held` keeps per user a value, a list, a map, a reducing and an aggregating state, and
-beside them a list of its own; a point is what its one subtask holds after `USERS` records.
+The flow `held` keeps a value, a list, a map, a reducing and an aggregating state per user, and a
+list as operator state. A point contains the state of its one subtask after `USERS` records.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,7 +51,7 @@ USERS = 40
 MAX_PARALLELISM = 128
 ALL_GROUPS = KeyGroupRange(0, MAX_PARALLELISM - 1)
 KEYED_STATES = ("value", "list", "map", "reducing", "aggregating")
-"""By the names that their author gave them; lists and maps have a second table each."""
+"""The names that the function gives them; lists and maps have a second table each."""
 OPERATOR_STATE = "operator.seen"
 KINDS = (
     "canonical",
@@ -130,14 +130,14 @@ class HeldPoint:
         ]
 
     def file_named(self, state: str, part: str) -> FileHandle:
-        """The first file of the state that has `part` in its name; of no state: in flight."""
+        """Returns the state's first file with `part` in its name; "" means records in flight."""
         in_flight = [f.file for s in self.manifest.subtasks for f in s.in_flight]
         files = self.files_of(state) if state else in_flight
         return next(file for file in files if part in file.name)
 
 
 def hold(store: CheckpointStore, root: str, kind: str) -> HeldPoint:
-    """A complete point of `kind`, below `root`; written by the code that writes any snapshot."""
+    """Writes a complete point of `kind` below `root`, with the code that writes any snapshot."""
     pipeline = assemble({})
     form, _, backend_name = kind.partition(" ")
     with _backend(backend_name, is_incremental=form == "incremental") as backend:
@@ -171,7 +171,7 @@ class HeldRun:
         self._operator.on_batch(0, batch_of([(key, key) for key in users]))
 
     def checkpoint(self, number: int, confirmed_id: CheckpointId) -> HeldPoint:
-        """Complete. No notice of it comes: the next barrier confirms it, or does not."""
+        """Takes a complete checkpoint without a notice: only the next barrier may confirm it."""
         checkpoint_id, location = CheckpointId(number), f"{self._root}/chk-{number}"
         cut = self._backend.cut_increment(checkpoint_id, confirmed_id)
         snapshot = _write(self._store, location, self._pipeline, self._context, cut, "incremental")
@@ -189,7 +189,7 @@ def held_run(store: CheckpointStore, root: str, backend_name: str) -> Iterator[H
 
 
 def held_in(restored: RestoredOperator, backend_name: str) -> dict[str, int]:
-    """The rows of each state of an operator on a backend of that name that begins with these."""
+    """Restores an operator on a backend of that name; returns the number of rows of each state."""
     with _backend(backend_name, is_incremental=False) as backend:
         _, context = _opened(assemble({}), backend)
         for stored in restored.states:

@@ -1,7 +1,7 @@
 """RocksDB backends for tests.
 
-Their databases lie in memory where the machine has a file system for that: every step of a test
-waits for the disk otherwise, and what is tested here is not the disk.
+Their databases are in memory if the machine has a file system for that. Otherwise every step of a
+test would wait for the disk, and these tests are not about the disk.
 """
 
 import os
@@ -20,11 +20,11 @@ _MEMORY = Path("/dev/shm")
 _ROOT = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
 AMPLE_BYTES = 64 << 20
 TINY_BYTES = 4_000
-"""So little that almost every row leaves the memory when the backend settles."""
+"""So little that almost every row leaves memory when the backend settles."""
 
 
 def seeded(backend_fixture: str, names: list[str], count: int) -> pytest.MarkDecorator:
-    """Each backend with `count` seeds; on disk, where a step takes milliseconds, with a few."""
+    """Uses `count` seeds for each backend, or a few on disk, where a step takes milliseconds."""
     pairs = [
         (name, seed)
         for name in names
@@ -34,7 +34,7 @@ def seeded(backend_fixture: str, names: list[str], count: int) -> pytest.MarkDec
 
 
 class RocksDbBackends:
-    """Makes backends, and closes them all at the end."""
+    """Creates backends, and closes all of them at the end."""
 
     def __init__(self, memory_bytes: int, is_incremental: bool) -> None:
         directory = WorkingDirectory(_ROOT, "test")

@@ -1,8 +1,8 @@
 """The smallest runtime that keeps its side of a sink's contract.
 
-`Host` has points with pending committables, rewinds before each attempt, and commits what it
-restored first. A life of it ends at a seam, by abandoning every object or by SIGKILL; the next one
-goes on from what the last one left in its directory.
+`Host` stores points with pending committables and rewinds before each attempt. An attempt first
+commits what it restored. A life ends at a seam, by abandoning every object or by SIGKILL; the next
+life continues from what the last one left in its directory.
 """
 
 import base64
@@ -26,7 +26,7 @@ EVERYTHING = list(range(RECORDS))
 
 
 class Seam(StrEnum):
-    """Where a life may end: between any two steps of a checkpoint, and of a recovery."""
+    """Places where a life may end: between any two steps of a checkpoint, and of a recovery."""
 
     WRITING = "while writing"
     FLUSHED = "all written and none prepared"
@@ -42,17 +42,17 @@ SEAMS = list(Seam)
 
 
 class Killed(BaseException):
-    """The end of a life that leaves everything as it is."""
+    """Ends a life and leaves everything as it is."""
 
 
 class Point(msgspec.Struct, frozen=True):
-    """What a checkpoint stores, as far as a sink is concerned."""
+    """The part of a checkpoint that concerns a sink."""
 
     ancestors: list[tuple[RunId, CheckpointId]]
     run_id: RunId
     checkpoint_id: CheckpointId
     offset: int
-    pending: list[tuple[int, CheckpointId, list[Json]]]  # by the subtask that prepared it
+    pending: list[tuple[int, CheckpointId, list[Json]]]  # each with the subtask that prepared it
 
     @property
     def lineage(self) -> list[tuple[RunId, CheckpointId]]:
@@ -80,8 +80,10 @@ class Host:
         dies_at: int = 2,
         aborted: tuple[int, ...] = (),
     ) -> None:
-        """`seam` is where it dies, in the `dies_at`-th interval, or before the first where that is
-        RECOVERING. `aborted` never complete."""
+        """Runs to the offset `until`, or dies at `seam` in the `dies_at`-th interval.
+
+        RECOVERING comes before the first interval. Checkpoints in `aborted` never complete.
+        """
         start = self.newest(run_id) or restore
         lineage = start.lineage if start else []
         ancestors = [entry for entry in lineage if entry[0] != run_id]
@@ -142,7 +144,7 @@ class Host:
         interval: int = 10,
         dies_at: int = 2,
     ) -> None:
-        """Lives until `seam`, however many lives that takes."""
+        """Dies at `seam`, in as many lives as that takes."""
         life = partial(self.live, run_id, parallelism=parallelism, interval=interval)
         for death in deaths(seam):
             with pytest.raises(Killed):
@@ -159,7 +161,7 @@ class Host:
         self._file(run_id, checkpoint_id).unlink()
 
     def _hold(self, run_id: RunId) -> None:
-        """A person starts the run's first life; the later ones start by themselves."""
+        """An operator starts the run's first life; the later ones start by themselves."""
         if not isinstance(self._sink, HoldsTarget):
             return
         file = self._home / f"{run_id}.claim"
@@ -192,12 +194,12 @@ class Host:
 
 
 def deaths(seam: Seam) -> list[Seam]:
-    """To die in a recovery's commit takes a death with something to commit."""
+    """A death in a recovery's commit takes an earlier death with something left to commit."""
     return [Seam.DURABLE, seam] if seam is Seam.RECOVERING else [seam]
 
 
 def stored(committable: Json) -> Json:
-    """A segment becomes a file in the runtime; here, text in the point."""
+    """The runtime writes a segment to a file; here it becomes text in the point."""
     if not isinstance(committable, Segment):
         return committable
     content = pa.BufferOutputStream()
@@ -221,7 +223,7 @@ def records(ids: list[int]) -> pa.RecordBatch:
 
 
 def write(writers: list[SinkWriter], start: int, end: int) -> None:
-    """Each record goes to one subtask, by its id, in batches of two."""
+    """Writes each record to one subtask, chosen by its id, in batches of two."""
     for subtask, writer in enumerate(writers):
         mine = [i for i in range(start, end) if i % len(writers) == subtask]
         for index in range(0, len(mine), 2):

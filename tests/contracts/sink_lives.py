@@ -1,7 +1,7 @@
 """Lives of a `Host` that end by SIGKILL, each in a process of its own.
 
-Run as a program, this file forks one for every line it reads: to import what a sink needs takes
-longer than the life. Nothing is opened before the fork.
+As a program, this file forks one process for every line that it reads, because importing what a
+sink needs takes longer than the life itself. It opens nothing before the fork.
 """
 
 import json
@@ -26,7 +26,7 @@ class Lives:
         self._process = process
 
     def live(self, kind: str, home: Path, run_id: RunId, seam: Seam, *, dies_at: int = 2) -> int:
-        """How the process ended that came to `seam`: -9 if it was killed there."""
+        """Returns the exit code of a process that dies at `seam`: -9 if it was killed there."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([kind, str(home), run_id, seam, dies_at]) + "\n")
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def live(kind: str, home: str, run_id: str, seam: str, dies_at: int) -> None:
-    """Does not return."""
+    """Runs the life and exits the process; never returns."""
     try:
         sink = KINDS[kind].sink(Path(home), PIPELINE)
         host = Host(Path(home), sink, die=lambda: os.kill(os.getpid(), signal.SIGKILL))

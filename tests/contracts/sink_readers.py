@@ -1,7 +1,7 @@
-"""Readers of what sinks write: plain clients that know nothing of the sink, but its place.
+"""Readers of the sinks' output: plain clients that know only the place a sink writes to.
 
-`look` gives the ids of all rows that can be seen now, as often as they can be seen. A `Watch` looks
-all the time, while writers live and die.
+`look` returns the ids of all rows visible now, an id as often as it is visible. A `Watch` looks all
+the time, while writers live and die.
 """
 
 import json
@@ -35,7 +35,7 @@ class Reader(Protocol):
 
 
 class FilesReader:
-    """Reads every file whose name does not hide it, whole."""
+    """Reads in whole every file whose name does not hide it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -85,7 +85,7 @@ class PostgresReader:
 
 
 class RedisReader:
-    """SCAN may show a key twice; a key is looked at once."""
+    """SCAN may return a key twice; the reader looks at each key once."""
 
     def __init__(self, url: str, prefix: str) -> None:
         self._client = redis.Redis.from_url(url, decode_responses=True)
@@ -102,7 +102,7 @@ class RedisReader:
 
 
 class KafkaReader:
-    """Reads committed records on and on; `ids` by partition, in their order."""
+    """Keeps reading committed records; `ids` has them per partition, in order."""
 
     def __init__(self, address: str, topic: str) -> None:
         self._address = address
@@ -115,15 +115,18 @@ class KafkaReader:
                 "group.id": "reader",
                 "enable.partition.eof": True,
                 "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",  # where retention has taken the beginning
+                "auto.offset.reset": "earliest",  # where retention has deleted the beginning
                 "isolation.level": "read_committed",
                 "log_level": 0,
             }
         )
 
     def look(self) -> list[int]:
-        """The first time, up to the first open transaction of each partition; not before that, or
-        where they ended then would be taken for where they end."""
+        """Reads on to the end; the first time, to the first open transaction of each partition.
+
+        The first look waits until no transaction is ending. Otherwise it would take the place where
+        those transactions end for the end of the partition.
+        """
         if not self._ended:
             wait_until(self._has_no_ending, otherwise=lambda: "no transaction was ending")
             places = [TopicPartition(self._topic, number, 0) for number in range(PARTITIONS)]
@@ -147,8 +150,11 @@ class KafkaReader:
         self.ids[message.partition()].append(json.loads(message.value())["id"])
 
     def _has_no_ending(self) -> bool:
-        """A broker that has taken a commit writes its markers a moment later, and hides the records
-        until then."""
+        """Returns True if no transaction is ending.
+
+        A broker that accepted a commit writes its markers a moment later, and hides the records
+        until then.
+        """
         with closing(KafkaAdminClient(bootstrap_servers=self._address)) as admin:
             found = admin.list_transactions(state_filters=["PrepareCommit", "PrepareAbort"])
         return not any(found.values())
@@ -158,7 +164,7 @@ class KafkaReader:
 
 
 class KafkaTableReader(KafkaReader):
-    """`rows`: what a compacted topic comes to, the newest value of each key without tombstones."""
+    """`rows` is what compaction leaves: the newest value of each key, without tombstones."""
 
     def __init__(self, address: str, topic: str) -> None:
         super().__init__(address, topic)
@@ -177,8 +183,9 @@ class KafkaTableReader(KafkaReader):
 class Watch:
     """A reader that runs all the time, in a thread of its own.
 
-    Fails when it sees a row twice, and when it sees a row go or one that `covered` does not cover:
-    ids below a number that is asked for after the look. None: the target shows rows early.
+    Fails if it sees a row twice, if a row disappears, or if an id is not below `covered()`, which
+    it calls after each look. `covered` is None if the target shows rows early; then only doubles
+    fail.
     """
 
     def __init__(
@@ -211,7 +218,7 @@ class Watch:
         self._watching.result()
 
     def comes_to(self, ids: list[int]) -> bool:
-        """Whether it sees these, and none else, before long."""
+        """Returns True if it soon sees exactly these ids."""
         deadline_s = time.monotonic() + ANSWER_S
         while self._seen != set(ids) and time.monotonic() < deadline_s:
             if self._watching.done():

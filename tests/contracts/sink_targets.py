@@ -1,4 +1,4 @@
-"""The sinks that the contract is held against, by kind, and where each writes in a test."""
+"""The kinds of sinks under the contract, and where each one writes in a test."""
 
 import uuid
 from collections.abc import Callable
@@ -42,11 +42,11 @@ BUFFER_ROWS = 1000
 
 
 class HeldSink(Sink, HoldsTarget, Protocol):
-    """All that the contract is held against."""
+    """The interface that the contract's tests need."""
 
 
 class Target:
-    """A sink, and what a reader who begins now sees of its output: sorted ids."""
+    """A sink, and the sorted ids that a new reader of its output sees now."""
 
     def __init__(self, sink: HeldSink, visible: Callable[[], list[int]]) -> None:
         self.sink = sink
@@ -55,27 +55,27 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a home is for its sinks: a directory of the test, which names a server that is used."""
+    """Builds sinks for a home: a directory of the test with a file that names the server."""
 
     sink: Callable[[Path, str], HeldSink]
-    """For a pipeline."""
+    """Builds the sink of a pipeline."""
 
     reader: Callable[[Path], Reader]
     server: str | None = None
-    """The fixture that starts it."""
+    """The fixture that starts the server."""
 
     def target(self, home: Path) -> Target:
         return Target(self.sink(home, PIPELINE), lambda: visible_to(self.reader(home)))
 
     def made(self, home: Path, request: pytest.FixtureRequest) -> Target:
-        """The server is started where there is none, and known to every process of the test."""
+        """Starts the server if none runs, and makes it known to every process of the test."""
         if self.server is not None:
             (home / "server").write_text(place_at(request.getfixturevalue(self.server), home))
         return self.target(home)
 
 
 def place_at(server: KafkaBroker | PostgresServer | RedisBroker, home: Path) -> str:
-    """A place of the test's own, and the address by which it is found."""
+    """Creates a place for this test alone, and returns the address of its server."""
     if isinstance(server, PostgresServer):
         return server.url_of(f"s{uuid.uuid4().hex}")
     if isinstance(server, KafkaBroker):
@@ -140,14 +140,14 @@ def kafka_target(
     *,
     timeout: timedelta = timedelta(minutes=1),
 ) -> Target:
-    """`topic` is there."""
+    """Builds a target on `topic`, which must exist."""
     address = server.bootstrap_servers
     sink = to_kafka(kind, address, topic, timeout=timeout)
     return Target(sink, lambda: visible_to(KafkaReader(address, topic)))
 
 
 def visible_to(reader: Reader) -> list[int]:
-    """To one that begins now."""
+    """Returns the sorted ids that a new reader sees."""
     with closing(reader):
         return sorted(reader.look())
 

@@ -1,4 +1,4 @@
-"""What the suites over state backends share: the backends, the states they declare, and rows."""
+"""Shared by the suites over state backends: the backends, the states they declare, and rows."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,7 +67,7 @@ Build = Callable[[KeyGroupRange], StateBackend]
 
 @contextmanager
 def backends_named(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
-    """Tiny segments and indexes: what otherwise takes 100,000 keys happens with a dozen."""
+    """Tiny segments and indexes need a dozen keys for what otherwise takes 100,000."""
     if name.startswith("rocksdb"):
         with rocksdb_backends(TINY_BYTES if "tiny" in name else AMPLE_BYTES) as backends:
             yield lambda groups: backends(groups, MAX_PARALLELISM)
@@ -129,5 +129,5 @@ def by_namespace(batches: list[pa.RecordBatch]) -> dict[int, list[tuple[str, int
 
 
 def tuples(batch: pa.RecordBatch) -> list[Key]:
-    """The rows, in Python values."""
+    """Returns the rows as tuples of Python values."""
     return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))

@@ -1,4 +1,4 @@
-"""The stores under one suite: how a test looks into each of them, and damages what lies there."""
+"""The stores under one suite: how a test looks into each of them and damages its contents."""
 
 import os
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tests.object_server import BUCKET, ObjectServer
 
 
 class StoredPoints(Protocol):
-    """One kind of store, and the door that only tests use."""
+    """One kind of store, with access that only tests have."""
 
     store: CheckpointStore
     root: str
@@ -27,7 +27,7 @@ class StoredPoints(Protocol):
     def content(self, location: str, file: FileHandle) -> bytes: ...
 
     def damaged(self, location: str, file: FileHandle, content: bytes | None) -> FileHandle:
-        """The handle under which `content`, or nothing, is found from now on."""
+        """Replaces the file, or deletes it if `content` is None; returns its new handle."""
         ...
 
     def manifest_content(self, location: str) -> bytes: ...
@@ -99,7 +99,7 @@ class ObjectPoints:
 
 
 class MemoryPoints:
-    """A file is part of its handle, so it is damaged in the manifest that holds it."""
+    """A file is part of its handle, so a test damages it in the manifest that holds the handle."""
 
     def __init__(self) -> None:
         self.root = "memory://run-1"
@@ -127,7 +127,7 @@ class MemoryPoints:
 
 
 def with_file(manifest: Manifest, file: FileHandle) -> Manifest:
-    """The manifest with one file's handle replaced by that of the same name."""
+    """Returns the manifest with this handle in place of the one of the same name."""
     document = msgspec.to_builtins(manifest)
     for subtask in document["subtasks"]:
         for operator in subtask["operators"]:

@@ -1,6 +1,6 @@
-"""States of an operator in every form in which a point holds them, and restored as a subtask does.
+"""States of an operator in every form that a point has, restored as a subtask restores them.
 
-The files are written and read by what writes and reads them in a run; only the pipeline is missing.
+The code of a run writes and reads the files; only the pipeline is missing.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class StoredStates:
     subtasks: list[SubtaskSnapshot]
 
     def restore(self, backend: StateBackend, subtask: int = 0, parallelism: int = 1) -> None:
-        """Into declared states of the same uid, in another run. Raises what a subtask raises."""
+        """Restores declared states of the same uid in another run. Raises as a subtask does."""
         manifest = manifest_of([], subtasks=self.subtasks, parallelism=len(self.subtasks))
         point = RestorePoint(self.store, self.location, manifest)
         groups = range_of(subtask, parallelism, self.max_parallelism)
@@ -60,7 +60,7 @@ class StoredStates:
 def store_states(
     root: Path, backends: Sequence[StateBackend], stored_as: StoredAs, max_parallelism: int
 ) -> StoredStates:
-    """The states of all subtasks of one operator, in one point."""
+    """Stores the states of all subtasks of one operator in one point."""
     store, location = store_in(root), str(root / "points" / "chk-1")
     writer = SnapshotWriter(store)
     barrier = BARRIERS[stored_as]

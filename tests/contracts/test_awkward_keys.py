@@ -1,7 +1,7 @@
 """Keys that look alike, are empty, huge or at an edge: each is found again, or refused.
 
-On both backends, from two subtasks to three, through each form of a point, into the other backend
-from a canonical savepoint. What cannot be a key is refused by the name of its column.
+The tests run on both backends and rescale from two subtasks to three, through each form of a point.
+A canonical savepoint also goes into the other backend. A refusal names the column of the key.
 """
 
 from collections.abc import Callable, Iterator
@@ -116,7 +116,7 @@ def test_every_key_is_told_from_its_likes_and_found_again_at_another_parallelism
 def test_what_equals_nothing_or_has_no_bytes_of_its_own_is_refused_by_its_column(
     type_: pa.DataType, backend: str, create: Create
 ) -> None:
-    """Not a number equals nothing, and minus zero equals zero: a double has no key group."""
+    """NaN equals nothing, and minus zero equals zero, so a double has no key group."""
     schema = pa.schema([("amount", type_)])
     state = create(backend, KeyGroupRange(0, MAX_PARALLELISM - 1))
 
@@ -129,17 +129,17 @@ def test_what_equals_nothing_or_has_no_bytes_of_its_own_is_refused_by_its_column
 
 
 def test_a_one_is_a_key_of_its_type_and_no_other() -> None:
-    """Rows meet where their keys have one type; as a double or as a text, one is another key."""
+    """Rows meet if their keys have one type; a one as a double or as a text is another key."""
     ones = [pa.array([1]), pa.array([True]), pa.array(["1"]), pa.array(["1.0"]), pa.array(["true"])]
 
     hashes = [int(key_hashes(pa.record_batch([one], ["key"]), ("key",))[0]) for one in ones]
 
-    assert hashes[0] == hashes[1]  # never in one state: there, types are declared
+    assert hashes[0] == hashes[1]  # never in one state, since a state declares its types
     assert len(set(hashes)) == 4
 
 
 def keys_of(kind: str) -> pa.RecordBatch:
-    """The keys of that kind, and null."""
+    """Returns the keys of that kind, and null."""
     type_, values = KEYS[kind]
     return pa.record_batch([pa.array([*values, None], type_)], names=["key"])
 
@@ -150,14 +150,14 @@ def table_of(type_: pa.DataType) -> TableDescriptor:
 
 
 def owned(keys: pa.RecordBatch, subtask: int, parallelism: int) -> Positions:
-    """Where the keys of a subtask stand."""
+    """Returns the positions of the keys that a subtask owns."""
     own = range_of(subtask, parallelism, MAX_PARALLELISM)
     groups = key_groups(key_hashes(keys, ("key",)), MAX_PARALLELISM)
     return np.flatnonzero((groups >= own.first) & (groups <= own.last))
 
 
 def read_back(stored: StoredStates) -> pa.Array:
-    """The keys as a reader of a point finds them, in order of their numbers."""
+    """Returns the keys as a reader of a point finds them, ordered by their numbers."""
     handles = [h for s in stored.subtasks for o in s.operators for h in o.states]
     batches = [b for h in handles for b in rows_of(stored.store, stored.location, h)]
     return pa.Table.from_batches(batches).sort_by("number")["key"].combine_chunks()

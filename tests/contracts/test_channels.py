@@ -314,7 +314,7 @@ def test_marks_pass_without_credit_but_do_not_overtake_records(pair: "Pair") -> 
     ]
 
     for element in sent:
-        output.send(element)  # nobody reads meanwhile
+        output.send(element)  # no reader yet
 
     assert [element for _, element in take(gate, 4)] == sent
 
@@ -435,7 +435,7 @@ def test_a_writer_that_waits_for_a_gate_ends_with_the_network(pair: "Pair") -> N
 
 
 class Pair:
-    """A writing and a reading slot; for local channels they are the same one."""
+    """A writing and a reading slot; for local channels they are one slot."""
 
     def __init__(self, networks: list[SlotNetwork], failures: list[list[str]]) -> None:
         self.failures = failures
@@ -446,7 +446,7 @@ class Pair:
         self.reading.register_gate(gate)
         outputs = {c: self.writing.output(c, self.reading_slot) for c in gate.channels}
         for output in outputs.values():
-            flush_all(output)  # the reader is there
+            flush_all(output)  # the reader is already registered
         return outputs
 
     def channel(self, channel: ChannelId, capacity_bytes: int = 1 << 20) -> tuple[Gate, Output]:
@@ -536,7 +536,7 @@ def random_stream(rng: random.Random) -> list[Element]:
 
 
 def newest_marks(streams: dict[ChannelId, list[Element]]) -> dict[ChannelId, list[Element]]:
-    """Without each watermark that another one follows directly: those may merge."""
+    """Drops each watermark that another one follows directly, since those may merge."""
     return {
         channel: [
             element
@@ -594,7 +594,7 @@ def queued(gate: Gate, channel: ChannelId) -> ChannelStatistics:
 
 
 def write(output: Output, *elements: Element) -> None:
-    """As a subtask does: no new element before the channel would take it at once."""
+    """Writes as a subtask does: no new element until the channel would take it at once."""
     woken = threading.Event()
     output.on_available(woken.set)
     for element in elements:
@@ -624,7 +624,7 @@ def send_until_closed(output: Output, ends: list[Exception]) -> None:
 
 def in_thread(body: Callable[[], object]) -> threading.Thread:
     def run() -> None:
-        # The end of the test may come before that of the writer; the network then closes it.
+        # The test may end before the writer does; the network then closes the channel.
         try:
             body()
         except ChannelClosed:

@@ -1,4 +1,4 @@
-"""The contract of checkpoint stores: files are verified, and a manifest appears once or not."""
+"""The contract of checkpoint stores: files are verified, and a manifest appears once or never."""
 
 import re
 import threading
@@ -44,7 +44,7 @@ STATE_TYPES = [
     pa.date32(),
     pa.large_string(),
     pa.binary(),
-    pa.timestamp("s"),  # Parquet itself knows no seconds
+    pa.timestamp("s"),  # Parquet itself has no unit of seconds
     pa.timestamp("us", tz="UTC"),
 ]
 DEADLINE_S = 20.0
@@ -162,7 +162,7 @@ def test_a_second_file_of_a_name_leaves_the_first_as_it_is(
 
 
 def refusal_unless_in_memory(points: StoredPoints, name: str) -> AbstractContextManager[object]:
-    """There a file is part of its handle, and no two of them can meet."""
+    """In memory a file is part of its handle, so no two files can meet under one name."""
     if isinstance(points, MemoryPoints):
         return nullcontext()
     return pytest.raises(InvariantViolated, match=rf"has a file {re.escape(name)} already")
@@ -340,7 +340,7 @@ def test_a_discarded_point_is_gone_and_its_neighbours_are_not(
         store.publish(place, written_point(store, place))
 
     store.discard(location)
-    store.discard(location)  # a second time is harmless
+    store.discard(location)  # a second call is harmless
 
     assert store.published(location.rpartition("/")[0]) == [neighbour]
     assert points.is_empty(location)
@@ -445,7 +445,7 @@ def test_files_are_deleted_by_name_and_others_stay(
     files = [store.write_file(location, f"{n}.sst", [b"rows"]) for n in range(3)]
 
     store.delete(location, ["0.sst", "2.sst", "never.sst"])
-    store.delete(location, ["0.sst"])  # a second time is harmless
+    store.delete(location, ["0.sst"])  # a second call is harmless
     store.delete(location, [])
 
     store.fetch(location, files[1], tmp_path / "1")

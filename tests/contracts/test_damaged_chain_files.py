@@ -1,7 +1,8 @@
 """Each kind of file that checkpoints share, damaged in a chain, in files and in an object store.
 
-Both backends write a chain; each of its files is damaged in turn. Exactly the points that refer to
-it are marked, the next checkpoint holds everything without it, and a recovery takes that one.
+Both backends write a chain, and the tests damage each of its files in turn. Exactly the points that
+refer to the file are marked. The next checkpoint is complete without it, and a recovery takes that
+checkpoint.
 """
 
 from collections.abc import Iterator
@@ -70,7 +71,7 @@ def test_a_damaged_file_of_a_chain_is_written_again_by_the_next_checkpoint(
     with held_run(points.store, root, backend) as run:
         run.take(range(USERS))
         chain = [run.checkpoint(1, NO_CHECKPOINT)]
-        for number, users in ((2, range(USERS // 4)), (3, [3])):  # a much smaller one stays beside
+        for number, users in ((2, range(USERS // 4)), (3, [3])):  # the small one stays separate
             run.take(users)
             chain.append(run.checkpoint(number, CheckpointId(number - 1)))
         master, newest = Master(points, root, chain), chain[-1]
@@ -99,7 +100,7 @@ def test_a_damaged_file_of_a_chain_is_written_again_by_the_next_checkpoint(
 
 
 def inherited_by(point: HeldPoint) -> Iterator[FileHandle]:
-    """Shared files that an older checkpoint wrote."""
+    """Yields the shared files that an older checkpoint wrote."""
     own = f"c{point.manifest.checkpoint_id}-"
     for file in files_of(point.manifest):
         if file.is_shared and not file.name.startswith(own):
@@ -118,7 +119,7 @@ def damage(
 def is_still_damaged(
     points: StoredPoints, point: HeldPoint, file: FileHandle, whole: bytes
 ) -> bool:
-    """Nothing has been written in its place."""
+    """Returns True if nothing has been written in its place."""
     place = shared_location(point.location)
     is_missing = file.name not in points.store.names(place)
     return is_missing or points.content(place, file) != whole
@@ -129,7 +130,7 @@ def names_in(point: HeldPoint) -> set[str]:
 
 
 def rows_in(points: StoredPoints, point: HeldPoint) -> dict[str, list[str]]:
-    """Every row of every keyed state, in an order of its own."""
+    """Returns every row of every keyed state, sorted as text."""
     return {
         handle.state: sorted(
             str(row)
@@ -144,7 +145,7 @@ def rows_in(points: StoredPoints, point: HeldPoint) -> dict[str, list[str]]:
 
 
 class Master:
-    """The parts of a driver that hear of damage, over the points of one run."""
+    """The parts of a driver that learn of damage, over the points of one run."""
 
     def __init__(self, points: StoredPoints, root: str, chain: list[HeldPoint]) -> None:
         self._store = points.store

@@ -1,8 +1,9 @@
 """Every file of every kind of point, damaged in every way, in files and in an object store.
 
-Each process that meets the damage says so in one sentence that names the file: the driver that
-restores or recovers, the preflight, the slot that takes its share after the driver has looked, and
-a reader of the state. Nothing is loaded, and a recovery goes back to an older point if it may.
+Each process that meets the damage reports it in one sentence that names the file. These are the
+driver that restores or recovers, the preflight, the slot that takes its share after the driver has
+looked, and a reader of the state. None of them loads anything. A recovery goes back to an older
+point if it may.
 """
 
 import os
@@ -89,8 +90,10 @@ FOR_OBJECTS = [
     ("native rocksdb", "value", ".sst"),
     ("incremental rocksdb", "value", ".sst"),
 ]
-"""A file of each kind, damaged in the first three ways: the code above the store is the same, and
-each of its answers takes time."""
+"""One file of each kind, for the first three ways of damage only.
+
+The code above the store is the same, and each answer of an object store takes time.
+"""
 
 Damaging = Callable[[bytes], bytes | None]
 DAMAGES: dict[str, Damaging] = {
@@ -105,7 +108,7 @@ ELSEWHERE = ["../../secret.arrow", ""]
 
 
 def damaged_by(table: list[tuple[str, str, str]], *ways: object) -> pytest.MarkDecorator:
-    """The whole table in files, and in objects what is in `FOR_OBJECTS`."""
+    """Parametrizes with the whole table in files, and with `FOR_OBJECTS` in an object store."""
     stored = [("files", each) for each in table]
     stored += [("objects", each) for each in table if each in FOR_OBJECTS]
     if not ways:
@@ -170,7 +173,7 @@ def test_a_manifest_whose_file_lies_elsewhere_is_refused_and_nothing_there_is_re
 def test_a_database_is_not_put_together_outside_of_its_directory(
     shelf: "Shelf", kind: str, name: str
 ) -> None:
-    """The names that its files get are the manifest's, too."""
+    """The names of a database's files also come from the manifest."""
     point = shelf.newer(kind)
     file = point.file_named("value", "CURRENT")
     forged = with_part_named(point.manifest, file, name)
@@ -228,7 +231,7 @@ def test_a_file_that_holds_no_rows_is_refused_although_its_digest_is_right(
 def test_a_database_that_cannot_be_opened_is_refused_although_its_digests_are_right(
     shelf: "Shelf", kind: str, state: str, part: str
 ) -> None:
-    """Only who opens it can tell; then the attempt ends, and the sentence says whose it is."""
+    """Only opening it shows the damage; the attempt then ends and the sentence says whose it is."""
     point = shelf.newer(kind)
     file = point.file_named(state, part)
 
@@ -327,7 +330,7 @@ def shelf(request: pytest.FixtureRequest) -> "Shelf":
 
 @dataclass
 class Shelf:
-    """Two points of each kind, an older and a newer one; damage to the newer is undone again."""
+    """Two points of each kind, an older and a newer one; damage to the newer is undone."""
 
     points: StoredPoints
     _held: dict[str, tuple[HeldPoint, HeldPoint]] = field(default_factory=dict)
@@ -373,13 +376,13 @@ class Shelf:
 
     @contextmanager
     def forged(self, point: HeldPoint, manifest: Manifest) -> Iterator[None]:
-        """Sealed as if it had been written here."""
+        """Replaces the manifest by a forged one, sealed as if it had been written here."""
         with self.damaged_manifest(point, lambda _: seal(manifest)):
             yield
 
     @contextmanager
     def exchanged(self, point: HeldPoint, file: FileHandle, content: bytes) -> Iterator[Manifest]:
-        """File and manifest, so that length and digest are right."""
+        """Replaces the file and adjusts the manifest, so that length and digest are right."""
         found = handle_of(file.name, [content])
         true = msgspec.structs.replace(found, is_shared=file.is_shared)
         forged = with_handle(point.manifest, file, true)
@@ -387,7 +390,7 @@ class Shelf:
             yield forged
 
     def said_by_the_driver(self, kind: str) -> list[str]:
-        """When it is asked for the point, when it may go back to an older one, when it may not."""
+        """Returns the sentences for a restore and a recovery; checks the one without fallback."""
         older, newer = self._both(kind)
         own = [
             RetainedPoint(CheckpointId(1), older.location),
@@ -442,13 +445,13 @@ class Shelf:
         return preflight(question, self.points.store)
 
     def said_by_the_slot(self, point: HeldPoint, manifest: Manifest) -> str:
-        """Which may meet what was whole when the driver looked."""
+        """A slot may find a file damaged that was whole when the driver looked."""
         with pytest.raises((CorruptSnapshot, Rejected)) as refused:
             self.take_in(point, manifest)
         return str(refused.value)
 
     def said_by_a_slot_that_takes_over(self, point: HeldPoint, manifest: Manifest) -> str:
-        """The database as it is, because it has the same backend and key groups."""
+        """This slot takes the database over as it is, since backend and key groups are the same."""
         with pytest.raises((CorruptSnapshot, Rejected)) as refused:
             self.take_in(point, manifest, "rocksdb")
         return str(refused.value)
@@ -460,7 +463,7 @@ class Shelf:
         held_in(given.share_of(STATES, 0, 1, ALL_GROUPS), backend)
 
     def said_by_a_reader(self, point: HeldPoint, state: str) -> str:
-        """Nothing reads records in flight; then it says nothing."""
+        """Returns "" for records in flight, since no reader reads them."""
         if state == IN_FLIGHT:
             return ""
         with pytest.raises((CorruptSnapshot, Rejected)) as refused:
@@ -468,7 +471,7 @@ class Shelf:
         return str(refused.value)
 
     def rows(self, point: HeldPoint, state: str) -> Iterator[pa.RecordBatch]:
-        """As `read_state` does in Spark."""
+        """Reads the rows as `read_state` does in Spark."""
         store = self.points.store
         for handle in handles_of(store.manifest(point.location), point.location, STATES, state):
             yield from rows_of(store, point.location, handle)
@@ -484,7 +487,7 @@ def assert_each_names(name: str, sentences: list[str]) -> None:
 
 
 def with_handle(manifest: Manifest, old: FileHandle, new: FileHandle) -> Manifest:
-    """One file's handle replaced wherever the manifest has it."""
+    """Replaces one file's handle everywhere in the manifest."""
 
     def replaced(value: object) -> object:
         if isinstance(value, list):

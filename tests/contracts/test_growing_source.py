@@ -1,6 +1,6 @@
-"""The contract of growing sources: a name and an offset mean the same record for ever, or nothing.
+"""The contract of growing sources: a name and an offset always mean the same record, or nothing.
 
-Files, streams and topics; brokers are real.
+The sources are files, streams and topics; the brokers are real.
 """
 
 import re
@@ -142,7 +142,7 @@ def test_records_that_come_later_are_read_from_the_same_position(place: Place) -
 def test_a_server_tells_how_much_there_is_to_read(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In offsets of Kafka, of which a marker between two records has one, too."""
+    """Kafka counts in offsets, and a marker between two records has an offset too."""
     if not isinstance(place, RedisPlace | KafkaPlace):
         return
     step = 2 if isinstance(place, KafkaPlace) else 1
@@ -196,7 +196,7 @@ def test_what_is_gone_is_named_and_not_skipped(place: Place) -> None:
 
 
 def test_behind_what_is_gone_everything_that_is_left_follows(place: Place) -> None:
-    """Of sources that can go on there; files have no order in which they vanish."""
+    """Only for sources that can continue there; files vanish in no particular order."""
     place.write("a", KEYS)
     source = place.source()
     (split,) = source.find(set(), is_start=True)
@@ -210,7 +210,7 @@ def test_behind_what_is_gone_everything_that_is_left_follows(place: Place) -> No
 
     assert past is not None
     assert [key for key, _ in read(place.source(), past.at, len(KEYS) - 3)] == KEYS[3:]
-    is_counted = isinstance(source, RedisStreams)  # Kafka counts offsets, with a marker each
+    is_counted = isinstance(source, RedisStreams)  # in Kafka, markers count too
     assert past.records == 2 if is_counted else past.records >= 2
     assert place.source().past_gap(past.at) is None
 

@@ -1,5 +1,7 @@
-"""Whatever wrote a point, every reader of a state gets the same rows: what `read_state` does in
-Spark's executors, for every kind of state and of point."""
+"""Every reader of a state gets the same rows, whatever wrote the point.
+
+The tests read as `read_state` does in Spark's executors, for every kind of state and of point.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Kafka beyond the contract: transactions, retention, new partitions, and who refuses whom."""
+"""Kafka beyond the contract: transactions, retention, new partitions, and refused access."""
 
 import time
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def test_open_and_rolled_back_transactions_are_not_read(kafka_server: KafkaBroke
 
 
 def test_a_topic_tells_until_when_it_keeps_what_was_not_read(kafka_server: KafkaBroker) -> None:
-    now_ms = time.time_ns() // 1_000_000  # what is older than is kept, the broker deletes
+    now_ms = time.time_ns() // 1_000_000  # the broker deletes records older than the retention
     kafka_server.create_topic("kept", 2, **{"retention.ms": f"{DAY_MS}"})
     kafka_server.create_topic("kept-for-ever", **{"retention.ms": "-1"})
     kafka_server.create_topic("compacted", **{"cleanup.policy": "compact"})
@@ -173,7 +173,7 @@ def test_a_run_begins_at_given_offsets_and_elsewhere_as_it_was_chosen(
         begins(other_0=1)
     later = source_of(kafka_server, "given", start_offsets={"given-1": 3})
     (found,) = later.find({"given-0"}, is_start=False)
-    assert found.offset == 0  # a partition that was added is read whole
+    assert found.offset == 0  # a run reads an added partition from its beginning
 
 
 def test_a_topic_made_anew_is_not_taken_for_the_old_one(kafka_server: KafkaBroker) -> None:
@@ -211,13 +211,13 @@ def test_a_topic_made_anew_that_is_longer_is_known_by_its_id(kafka_server: Kafka
     with pytest.raises(Rejected, match=sentence):
         check_still_there(source, position)
     assert named_problems_of(Uid("clicks"), source, [NamedPositions((position,), True)], ahead=True)
-    check_still_there(source, msgspec.structs.replace(position, version=None))  # of an old point
+    check_still_there(source, msgspec.structs.replace(position, version=None))  # from an old point
 
 
 def test_no_cut_holds_what_was_read_of_a_topic_made_anew_while_the_run_was_away(
     kafka_server: KafkaBroker,
 ) -> None:
-    """The client reads on by name, and does not say that the topic is another one."""
+    """The client continues by name, and does not report that the topic is another one."""
     kafka_server.create_topic("replaced")
     kafka_server.produce("replaced", [b'{"key": 1}'] * 2)
     source = source_of(kafka_server, "replaced")
@@ -236,7 +236,7 @@ def test_no_cut_holds_what_was_read_of_a_topic_made_anew_while_the_run_was_away(
     consumer.pause([partition])
     renew(kafka_server, "replaced", [b'{"key": 2}'] * 9)
     consumer.resume([partition])
-    position_once(reader, offset=18)  # records of the new topic, without a word
+    position_once(reader, offset=18)  # records of the new topic, without any warning
 
     with pytest.raises(Rejected, match="The topic replaced was deleted and created again"):
         reader.confirm()
@@ -278,7 +278,7 @@ def test_a_broker_that_is_away_holds_no_cut_up_and_confirms_nothing(
 
 
 def test_raw_values_keep_key_value_and_time(kafka_server: KafkaBroker) -> None:
-    """Of today: a broker deletes what is older than a topic's retention when it comes by."""
+    """Records are from today, since a broker deletes those older than the topic's retention."""
     now_s = int(time.time())
     kafka_server.create_topic("raw")
     producer = kafka_server.producer()
@@ -302,7 +302,7 @@ def test_raw_values_keep_key_value_and_time(kafka_server: KafkaBroker) -> None:
 def test_of_two_faults_the_first_record_is_told_none_before_it_is_lost_and_reading_goes_on(
     kafka_server: KafkaBroker,
 ) -> None:
-    """That a time is missing is found after what does not fit, though it comes before it."""
+    """The reader finds a missing time after a malformed value, even if its record comes first."""
     kafka_server.create_topic("faults")
     good = b'{"key": 1, "at": "2026-01-01T00:00:00Z"}'
     producer = kafka_server.producer()
@@ -347,7 +347,7 @@ def test_a_malformed_value_is_named_with_its_offset(kafka_server: KafkaBroker) -
 
     assert given == [1]
     assert (refused.value.offset, refused.value.text) == (4, "oops")
-    assert [key for key, _ in behind] == [2]  # by the same consumer
+    assert [key for key, _ in behind] == [2]  # read by the same consumer
 
 
 def test_a_record_of_64_mib_is_one_record_as_any_other(kafka_server: KafkaBroker) -> None:
@@ -426,7 +426,7 @@ def test_a_completed_checkpoint_s_offsets_are_shown_to_tools_as_those_of_the_gro
     assert committed_by(kafka_server, source) == {}
     told.on_cut(CheckpointId(1), reader.positions())
     told.on_completed(CheckpointId(1))
-    counts = {} if is_bounded else counts_once(reader, told)  # what has ended hears no answers
+    counts = {} if is_bounded else counts_once(reader, told)  # an ended reader gets no answers
     reader.close()
 
     assert counts == ({} if is_bounded else {"commits_succeeded": 1})
@@ -464,10 +464,10 @@ def test_offsets_that_are_refused_are_counted_and_reading_goes_on(
 
 
 def renew(broker: KafkaBroker, topic: str, values: list[bytes | None]) -> None:
-    """The topic is deleted and made again under its name, with these records."""
+    """Deletes the topic and creates it again under its name, with these records."""
     broker.delete_topic(topic)
     tries = Retrying(
-        retry=retry_if_exception_type(KafkaException),  # it is deleted a moment later
+        retry=retry_if_exception_type(KafkaException),  # the broker deletes it a moment later
         stop=stop_after_delay(PATIENCE_S),
         wait=wait_fixed(0.05),
     )
@@ -476,13 +476,13 @@ def renew(broker: KafkaBroker, topic: str, values: list[bytes | None]) -> None:
 
 
 def id_of(broker: KafkaBroker, topic: str) -> str:
-    """As `kafka-topics --describe` shows it."""
+    """Returns the id that `kafka-topics --describe` shows."""
     (found,) = KafkaAdmin(KafkaAddress(broker.bootstrap_servers)).topic_ids({topic}).values()
     return str(found)
 
 
 def client_of(reader: DirectReader) -> Consumer:
-    """Paused, it asks for nothing, as when the network is away."""
+    """A paused consumer asks for nothing, as if the network were away."""
     return reader._splits._reader._consumer
 
 
@@ -497,13 +497,13 @@ def read(source: KafkaTopics, split: SplitProgress, wanted: int) -> list[tuple[i
 
 
 def first_of(batches: Iterator[LoggedRecords]) -> list[int]:
-    """The first batch that is not empty."""
+    """Returns the keys of the first batch that is not empty."""
     keys: list[int] = next(b.records for b in batches if b.records.num_rows).column(0).to_pylist()
     return keys
 
 
 def position_once(reader: DirectReader, offset: int) -> SplitProgress:
-    """Where the reader stands, once it has come that far."""
+    """Returns the reader's position once it has reached that offset."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         reader.next()
@@ -520,7 +520,7 @@ def read_to_the_end(reader: DirectReader) -> None:
 
 
 def counts_once(reader: DirectReader, told: ToldProgress) -> dict[str, int]:
-    """What became of the offsets, once the broker has answered."""
+    """Returns the counts of committed offsets once the broker has answered."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         reader.next()
@@ -531,7 +531,7 @@ def counts_once(reader: DirectReader, told: ToldProgress) -> dict[str, int]:
 
 
 def committed_by(broker: KafkaBroker, source: KafkaTopics) -> dict[int, int]:
-    """As `kafka-consumer-groups --describe` shows it, by partition."""
+    """Returns the offset of each partition that `kafka-consumer-groups --describe` shows."""
     group = ConsumerGroupTopicPartitions(source.group)
     admin = broker.admin()
     (told,) = admin.list_consumer_group_offsets([group]).values()
@@ -545,7 +545,7 @@ def committed_by(broker: KafkaBroker, source: KafkaTopics) -> dict[int, int]:
 
 
 def member_of(broker: KafkaBroker, group: str) -> Consumer:
-    """A reader with that group, as a group in use has one."""
+    """Joins the group with a reader, as in a group that is in use."""
     member = Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "log_level": 0}
     )

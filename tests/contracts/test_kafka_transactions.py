@@ -37,10 +37,10 @@ RUN, OTHER = RunId("run-1"), RunId("run-2")
 FIRST = CheckpointId(1)
 SHORT = timedelta(seconds=1)
 OUTLASTED = timedelta(seconds=4)
-"""Less than a broker needs to come back, and more than a busy machine to write and to prepare."""
+"""Shorter than a broker's restart, but long enough to write and to prepare on a busy machine."""
 NUMBERS = count()
 END = -1
-"""Of a partition, for DeleteRecords."""
+"""Means the end of a partition in DeleteRecords."""
 
 
 @pytest.fixture
@@ -58,8 +58,11 @@ def target(kafka_server: KafkaBroker, topic: str) -> Target:
 def test_an_outage_beyond_the_timeout_is_told_with_its_range_and_costs_a_log_nothing(
     kafka_server: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three that have prepared when the broker dies, for one of which it is away for too long; one
-    that prepares meanwhile; and one that may not, a later attempt that had no marker yet."""
+    """Covers five writers of a broker that dies.
+
+    Three have prepared when it dies; for one of them the outage exceeds the timeout. One prepares
+    during the outage. One, a later attempt without a marker yet, may not prepare then.
+    """
     topics = [f"outage-{next(NUMBERS)}" for _ in range(5)]
     for topic in topics:
         kafka_server.create_topic(topic, PARTITIONS)
@@ -166,7 +169,7 @@ def test_a_reader_that_runs_all_the_time_gets_records_of_a_subtask_in_order(
 def test_a_record_that_did_not_arrive_declines_the_checkpoint(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That flushing raised nothing does not show that all is there."""
+    """A flush that raises nothing does not prove that every record arrived."""
     write = TransactionalProducer.write
     writer = opened(target, RUN, 1)
     monkeypatch.setattr(
@@ -210,7 +213,7 @@ def test_where_retention_has_taken_the_records_what_was_aborted_is_told_and_the_
     with closing(coordinator(kafka_server)) as asked:
         if is_committed:
             writer.commit(FIRST, committables)
-            asked.end(prepared.transactional_id, SHORT)  # it forgets
+            asked.end(prepared.transactional_id, SHORT)  # makes the coordinator forget it
         else:
             abort(asked, prepared)
     for partition in range(PARTITIONS):
@@ -291,7 +294,7 @@ def test_a_writer_that_was_replaced_ends_nothing_of_a_newer_one(target: Target) 
 def test_who_holds_a_topic_is_put_down_again_before_the_broker_forgets_it(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By one subtask of each run, and no more often than that takes."""
+    """Only one subtask of each run renews the claim, and only when it is due."""
     renewed: list[RunId] = []
     put = KafkaOwnership.put
 
@@ -431,7 +434,7 @@ def complete(writer: SinkWriter, checkpoint_id: int, ids: list[int]) -> None:
 def assert_published_once_or_told(
     broker: KafkaBroker, target: Target, committables: list[Json], topic: str
 ) -> None:
-    """A producer that comes back to it; also after the broker has forgotten that it is there."""
+    """Later attempts publish it once; after the broker forgets the marker, they raise."""
     for attempt in (4, 5):
         opened(target, RUN, attempt).commit(FIRST, committables)
     broker.delete_group(KafkaOwnership("delays", topic).log_id(Uid("out"), RUN, 0))
@@ -441,7 +444,7 @@ def assert_published_once_or_told(
 
 
 def polled(reader: KafkaReader, partition: int) -> list[int]:
-    """What the reader got of a partition, once it has got as many as there are."""
+    """Returns the ids of a partition, once the reader has got all of them or the time is up."""
     deadline_s = time.monotonic() + ANSWER_S
     while len(reader.look()) < len(EVERYTHING) and time.monotonic() < deadline_s:
         time.sleep(0.02)
@@ -465,7 +468,7 @@ def coordinator(broker: KafkaBroker) -> KafkaCoordinator:
 
 
 def abort(asked: KafkaCoordinator, prepared: PreparedAtKafka) -> None:
-    """As its timeout does."""
+    """Aborts the transaction as its timeout would."""
     request = EndTxnRequest(
         transactional_id=prepared.transactional_id,
         producer_id=prepared.producer_id,
@@ -479,9 +482,10 @@ def abort(asked: KafkaCoordinator, prepared: PreparedAtKafka) -> None:
 def wait_until_nothing_is_open(
     broker: KafkaBroker, topic: str, *, but_first: int = 0, beside: str = ""
 ) -> None:
-    """The broker looks for transactions that are too old every half second.
+    """Waits until the topic has no open transaction; a broker checks timeouts every half second.
 
-    One that has just started knows of none: it knows them all once it knows those `beside`.
+    A broker that has just started knows no transactions. It knows all of them once it knows those
+    of the topic `beside`.
     """
     with closing(coordinator(broker)) as asked:
         end = time.monotonic() + ANSWER_S

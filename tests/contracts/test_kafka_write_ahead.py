@@ -1,4 +1,4 @@
-"""Kafka's write-ahead log beyond the contract: what was sent halfway, and two senders."""
+"""Kafka's write-ahead log beyond the contract: segments sent halfway, and two senders."""
 
 import dataclasses
 from itertools import count
@@ -23,7 +23,7 @@ RUN, OTHER = RunId("run-1"), RunId("run-2")
 FIRST, SECOND = CheckpointId(1), CheckpointId(2)
 NUMBERS = count()
 END = -1
-"""Of a partition, for DeleteRecords."""
+"""Means the end of a partition in DeleteRecords."""
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_segment_that_the_topic_does_not_take_waits_in_the_log_until_it_does(
 def test_a_marker_that_the_broker_has_forgotten_is_told_with_its_range(
     kafka_server: KafkaBroker, topic: str, target: Target, forget: str
 ) -> None:
-    """The very first segment of a run, or a later one."""
+    """Loses the marker of a run's very first segment, or of a later one."""
     writer = opened(target, RUN, 1)
     writer.write(records([1, 2]))
     first = writer.prepare(FIRST)

@@ -1,8 +1,9 @@
 """Value, list, map, reducing and aggregating state, and timers, against plain dictionaries.
 
-On every backend, and going from one to the other: random operations on whole batches of keys, time
-that passes or is set back, and at random points a checkpoint, whole or incremental, or a savepoint,
-from which everything goes on at any parallelism. A state that differs from the model is wrong.
+On every backend, and from one to the other, random operations work on whole batches of keys, and
+time passes or is set back. At random points a checkpoint, whole or incremental, or a savepoint
+follows, and everything continues from it at any parallelism. The model is right: a state that
+differs from it is wrong.
 """
 
 import random
@@ -45,7 +46,7 @@ MEAN = pa.struct([("sum", pa.int64()), ("count", pa.int64())])
 
 Create = Callable[[KeyGroupRange, int], StateBackend]
 Key = tuple[str | None, int | None]
-Entry = tuple[object, int]  # a value, and when it was updated
+Entry = tuple[object, int]  # a value, and the time of its last update
 
 TTLS = {
     "for ever": None,
@@ -197,7 +198,7 @@ def test_keys_that_look_alike_are_different_keys(create: Create) -> None:
 def test_a_map_key_that_cannot_be_a_key_is_refused_by_name(
     create: Create, type_: pa.DataType
 ) -> None:
-    """Not a number equals nothing, so no entry could be found again."""
+    """NaN equals nothing, so no entry could be found again."""
     with pytest.raises(Rejected, match=r"'scores.*'scores_key'.*"):
         MapState(context_of(create), MapStateDescriptor("scores", type_, pa.int64()))
 
@@ -267,7 +268,7 @@ class Mean(BatchAggregateFunction):
 
 
 def concatenated(left: pa.Array, right: pa.Array) -> pa.Array:
-    """Not commutative, so that order shows."""
+    """Not commutative, so that a wrong order shows."""
     return pc.binary_join_element_wise(left, right, "")
 
 
@@ -312,7 +313,7 @@ class Owner:
 
 @dataclass
 class World:
-    """Several owners, and what they must hold together."""
+    """Several owners, and the state that they must hold together."""
 
     rng: random.Random
     create: Create
@@ -439,8 +440,11 @@ class World:
         self.clock.now_ms += self.rng.choice([1, 20, 49, 50])
 
     def set_clock_back(self) -> None:
-        """As on another machine after a restart. What has expired by then is gone for good; what
-        was updated in a future that has not come yet lives on from there."""
+        """Sets the clock back, as a restart on another machine may do.
+
+        Whatever has expired by then is gone for good. An entry updated at a time now in the future
+        lives on from that time.
+        """
         for _ in range(5):  # memory and disk, to the end and from the beginning
             for owner in self.owners:
                 owner.remove_expired(1000)
@@ -448,7 +452,7 @@ class World:
         self.clock.now_ms -= self.rng.choice([1, 30, 60])
 
     def settle(self) -> None:
-        """What the runtime does between two calls of an operator."""
+        """Does what the runtime does between two calls of an operator."""
         for owner in self.owners:
             owner.backend.settle()
 
@@ -457,7 +461,7 @@ class World:
             owner.remove_expired(self.rng.choice([1, 5, 1000]))
 
     def restart(self) -> None:
-        """From a checkpoint or either savepoint, in files, at any parallelism."""
+        """Continues from a checkpoint or either savepoint, in files, at any parallelism."""
         self.restarts += 1
         backends = [owner.backend for owner in self.owners]
         root, stored_as = self.root / str(self.restarts), self.rng.choice(list(StoredAs))
@@ -497,7 +501,7 @@ class World:
         assert owner.map.contains(*arrays).tolist() == is_there
 
     def _renew(self, keys: set[Key]) -> None:
-        """The time of what was read starts again, if the time-to-live says so."""
+        """Restarts the time-to-live of the keys just read, if its configuration says so."""
         if self.ttl is None or not self.ttl.renews_on_read:
             return
         now_ms = self.clock.now_ms
@@ -512,7 +516,7 @@ class World:
                 self.maps[pair] = (value, now_ms)
 
     def _some_keys(self) -> list[tuple[Owner, list[Key]]]:
-        """Keys, some of them more than once, by the owner of their group."""
+        """Returns keys, some of them more than once, by the owner of their group."""
         chosen: list[Key] = [
             (self.rng.choice([None, "", "a", "ä"]), self.rng.choice([None, 0, 1, 2]))
             for _ in range(self.rng.randint(0, 12))

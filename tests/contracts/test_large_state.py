@@ -1,4 +1,4 @@
-"""A million keys and a value of 64 MiB: restored, they have the digest that they had."""
+"""A million keys and a value of 64 MiB have the same digest after a restore."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ ALL_GROUPS = KeyGroupRange(0, MAX_PARALLELISM - 1)
 KEYS = 1_000_000
 BATCH_ROWS = 1 << 16
 LARGE_BYTES = 64 << 20
-MEMORY_BYTES = 32 << 20  # less than the rows take, so that most of them leave it
+MEMORY_BYTES = 32 << 20  # less than the rows take, so that most of them leave memory
 ID = pa.schema([("id", pa.int64())])
 COUNTS = TableDescriptor("counts", ID, pa.schema([("n", pa.int64())]), {"n": 0}, ("id",))
 BLOBS = TableDescriptor("blobs", ID, pa.schema([("blob", pa.binary())]), {"blob": None}, ("id",))
@@ -99,5 +99,5 @@ def batches_of(ids: Rows) -> list[Rows]:
 
 
 def digest(rows: pa.RecordBatch) -> int:
-    """Of a set of rows, in whatever order."""
+    """Returns the digest of a set of rows, in any order."""
     return int(np.sum(key_hashes(rows, ("id", "n")), dtype=np.uint64))

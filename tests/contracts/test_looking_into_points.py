@@ -30,7 +30,7 @@ def test_every_kind_of_point_shows_the_same_rows_page_by_page(
     ]
 
     assert shown[0] == shown[1]
-    assert len(shown[0]) >= 8  # states, with the second tables of lists and maps
+    assert len(shown[0]) >= 8  # states, including the second tables of lists and maps
 
 
 @pytest.mark.parametrize(("first", "second"), SOURCES_AND_TARGETS)
@@ -54,7 +54,7 @@ def test_points_of_every_kind_that_hold_the_same_do_not_differ(
 def rows_of(
     store: FileSystemCheckpointStore, point: HeldPoint
 ) -> dict[tuple[str, str], list[tuple[str | None, ...]]]:
-    """By operator and state, all rows in order of their texts."""
+    """Returns all rows by operator and state, sorted by their texts."""
     states = [(each.uid, s.state, s.rows) for each in contents(point.manifest) for s in each.states]
     return {(uid, state): paged(store, point, uid, state, rows) for uid, state, rows in states}
 

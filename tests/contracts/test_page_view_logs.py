@@ -1,4 +1,4 @@
-"""The logs of page views: whatever the system, a split says how many views it was given."""
+"""The logs of page views: on every system, a split reports how many views it has received."""
 
 import uuid
 
@@ -44,7 +44,7 @@ def log(request: pytest.FixtureRequest, monkeypatch) -> tuple[ViewLog, GrowingSo
         address = KafkaAddress(request.getfixturevalue("kafka_server").bootstrap_servers)
         monkeypatch.setenv(KAFKA, address.bootstrap_servers)
         for _ in range(2):
-            provide_topic(address, name, 2)  # the second time it is there
+            provide_topic(address, name, 2)  # the second time, the topic exists already
         values = JsonValues(VIEWS)
         source = KafkaTopics(
             address, (name,), format=values, timestamp_column="at", is_bounded=True
@@ -55,7 +55,7 @@ def log(request: pytest.FixtureRequest, monkeypatch) -> tuple[ViewLog, GrowingSo
 def test_each_partition_of_a_topic_answers_as_soon_as_it_is_provided(
     kafka_server: KafkaBroker,
 ) -> None:
-    """The broker makes them first, and leads them a moment later."""
+    """The broker creates the partitions first, and leads them a moment later."""
     address = KafkaAddress(kafka_server.bootstrap_servers)
     topic = f"views-{uuid.uuid4().hex[:8]}"
 
@@ -105,7 +105,7 @@ def test_brokers_that_do_not_answer_are_named_in_a_sentence(monkeypatch) -> None
 
 
 def read(source: GrowingSource) -> list[dict[str, object]]:
-    """Split by split."""
+    """Reads all rows, split by split."""
     reader = source.open()
     rows: list[dict[str, object]] = []
     for split in sorted(source.find((), is_start=True), key=lambda split: split.name):

@@ -70,7 +70,7 @@ def test_every_value_arrives_as_it_was_written(url: str) -> None:
 def test_who_waits_for_an_answer_notices_that_the_machine_is_gone(
     url: str, postgres: PostgresServer
 ) -> None:
-    """What the kernel was told, of a connection of a sink and of one of the control plane."""
+    """Reads the kernel's settings for a sink's connections and for one of the control plane."""
     rows = ConnectionHandler({"default": database_at(postgres.url)})["default"]
     sink = sql_database.SqlDatabase(url)
 
@@ -101,7 +101,7 @@ def test_a_control_database_that_is_stopped_is_given_up_and_one_that_is_slow_is_
 
 
 def test_an_answer_that_was_lost_publishes_nothing_again(url: str) -> None:
-    """The marker is asked for in the transaction, whatever was known before."""
+    """The transaction itself looks for the marker, whatever the writer knew before."""
     writer = opened(url)
     writer.write(records([1, 2]))
     (segment,) = writer.prepare(FIRST)
@@ -117,7 +117,7 @@ def test_an_answer_that_was_lost_publishes_nothing_again(url: str) -> None:
 def test_a_commit_that_is_still_under_way_when_its_answer_is_lost_publishes_once(
     url: str, table: str
 ) -> None:
-    """The look before finds nothing yet; then the rows, or the marker, are there after all."""
+    """The first look finds nothing; only then do the other transaction's rows or marker appear."""
     opened(url).close()
     execute(url, "create unique index on results (id)")
     writer = opened(url)
@@ -145,7 +145,7 @@ def test_a_commit_that_is_still_under_way_when_its_answer_is_lost_publishes_once
 def test_a_server_that_takes_no_writes_while_another_takes_over_is_waited_for(
     kind: type[Output], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does a connection from that time stay in use afterwards."""
+    """Connections from that time do not stay in use afterwards."""
     monkeypatch.setattr(sql_database, "LONGEST_PAUSE_S", 0.0)
     with postgres_server(max_prepared_transactions=4) as server:
         url = server.url_of("public")
@@ -173,7 +173,7 @@ def test_rows_that_a_table_refuses_each_time_end_the_run(
 
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase])
 def test_narrow_columns_take_what_fits_them(url: str, kind: type[Output]) -> None:
-    """A table that a person made; binary COPY has no conversions."""
+    """An operator made the table; binary COPY has no conversions."""
     execute(url, "create table results (small smallint, middle integer, name varchar(3))")
     execute(url, "alter table results add ftdash_origin bigint")
     ends = {"small": [2**15 - 1, -(2**15), None], "middle": [2**31 - 1, -(2**31), None]}
@@ -416,7 +416,7 @@ def context_of(subtask: int = 0) -> SinkContext:
 
 @contextmanager
 def read_only(server: PostgresServer) -> Iterator[None]:
-    """For sessions that begin meanwhile, as long as they last, as those of a standby."""
+    """Makes sessions that begin meanwhile read-only while they last, like those of a standby."""
     switch = "alter database postgres {} default_transaction_read_only {}".format
     with psycopg.connect(server.url, autocommit=True) as before:
         before.execute(switch("set", "= on").encode())
@@ -427,7 +427,7 @@ def read_only(server: PostgresServer) -> Iterator[None]:
 
 
 def silence_of(connection: psycopg.Connection) -> tuple[int, ...]:
-    """In ms how long what was sent may stay unanswered; in s when and how often one is asked."""
+    """Returns the timeout of sent data in ms, then the keepalive: on or off, idle s, interval s."""
     tcp = socket.IPPROTO_TCP
     with socket.socket(fileno=os.dup(connection.pgconn.socket)) as own:
         return (

@@ -1,4 +1,4 @@
-"""Which run's rows are whose in PostgreSQL, where several sessions number runs at once."""
+"""How PostgreSQL tells the rows of runs apart when several sessions number runs at once."""
 
 import threading
 import uuid
@@ -32,7 +32,7 @@ def url(postgres: PostgresServer) -> str:
 
 
 def test_writers_that_publish_another_run_s_rows_at_once_give_it_one_number(url: str) -> None:
-    """As after a restore into a table where that run has never written."""
+    """This happens after a restore into a table where that run has never written."""
     before = [opened(url, "before", OLD, subtask) for subtask in range(SUBTASKS)]
     prepared = [segment_of(writer, subtask) for subtask, writer in enumerate(before)]
     after = [opened(url, "after", NEW, subtask) for subtask in range(SUBTASKS)]
@@ -55,7 +55,7 @@ def test_writers_that_publish_another_run_s_rows_at_once_give_it_one_number(url:
 
 
 def test_an_older_table_is_refused_until_it_is_converted_as_documented(url: str) -> None:
-    """Then a restore finds in it which rows are of its point."""
+    """After the conversion, a restore knows which of the rows belong to its point."""
     for table in ("views", "views_superseded"):
         columns = "id bigint, ftdash_run text not null, ftdash_checkpoint bigint not null"
         execute(url, f"create table {table} ({columns})")

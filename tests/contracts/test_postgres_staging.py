@@ -1,6 +1,6 @@
 """Rows that a PostgreSQL table gets before their checkpoint has completed, on a real server.
 
-No reader sees them, and whatever becomes of them, the segment is published once.
+No reader sees them, and the segment is published once, whatever happens to them.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ def url(postgres: PostgresServer) -> str:
 
 
 def test_rows_are_with_the_server_unseen_before_their_checkpoint_has_completed(url: str) -> None:
-    """Publishing then needs none of them again."""
+    """Publishing then reads none of them from the segment."""
     writer = opened(url)
 
     for checkpoint_id in (FIRST, SECOND):
@@ -141,7 +141,7 @@ def test_what_a_replaced_attempt_has_staged_is_never_seen(url: str) -> None:
 def test_an_attempt_that_is_replaced_at_the_last_moment_commits_nothing(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fence is passed in the transaction that has the rows, whatever was known before."""
+    """The transaction that has the rows checks the fence, whatever the writer knew before."""
     writer = opened(url)
     writer.write(records([1]))
     segments = prepared(writer, FIRST)
@@ -156,7 +156,7 @@ def test_an_attempt_that_is_replaced_at_the_last_moment_commits_nothing(
 
 
 def test_rows_of_another_runs_point_are_not_taken_for_those_that_are_staged(url: str) -> None:
-    """Both are of their run's first checkpoint."""
+    """Both belong to their run's first checkpoint."""
     writer = opened(url)
     writer.write(records([1, 2]))
     restored = prepared(writer, FIRST)
@@ -174,7 +174,7 @@ def test_rows_of_another_runs_point_are_not_taken_for_those_that_are_staged(url:
 
 
 def test_nobody_waits_for_what_a_replaced_attempt_has_staged(url: str) -> None:
-    """It may have been stopped, and hold its transactions for ever."""
+    """That attempt may be stopped and keep its transactions open for ever."""
     stopped = opened(url)
     complete(stopped, FIRST, [1, 2])
     stopped.write(records([3]))
@@ -206,7 +206,7 @@ def test_a_table_that_somebody_locks_is_not_waited_for_before_its_checkpoint(
 
 
 def test_a_server_that_has_no_connection_left_for_it_costs_nothing(url: str) -> None:
-    """Nor does what is staged take the one that publishing needs."""
+    """Staging also leaves the one connection that publishing needs."""
     role = f"r{uuid.uuid4().hex}"
     schema = url.rpartition("%3D")[2]
     execute(url, f"create role {role} login connection limit 1")
@@ -232,7 +232,7 @@ def test_a_server_that_has_no_connection_left_for_it_costs_nothing(url: str) -> 
     ids=["unique", "unique index", "exclusion", "trigger"],
 )
 def test_rows_that_could_hold_others_up_are_not_staged(url: str, guard: str) -> None:
-    """What one subtask has staged and what another publishes would wait for each other."""
+    """Otherwise rows staged by one subtask and published by another would block each other."""
     opened(url).close()
     execute(url, guard)
     one, other = opened(url), opened(url, subtask=1)
@@ -314,14 +314,14 @@ def read_again() -> Iterator[pa.RecordBatch]:
 
 
 def rows(url: str, number: int = 1) -> list[tuple[int, int]]:
-    """Of the run of that number: ids, each with its checkpoint."""
+    """Returns the ids written by the run of that number, each with its checkpoint."""
     base = origin_of(number, CheckpointId(0))
     found = query(url, f"select id, ftdash_origin - {base} from results order by id")
     return [(int(str(id)), int(str(checkpoint))) for id, checkpoint in found]
 
 
 def open_transactions(url: str) -> int:
-    """That have written to the table, or begun to."""
+    """Counts the transactions that have written to the table, or begun to."""
     return len(query(url, WRITERS))
 
 

@@ -42,7 +42,7 @@ def url(postgres: PostgresServer, schema: str) -> str:
 
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[PostgresServer]:
-    """That a test may kill, and start with other settings."""
+    """A server that a test may kill, and restart with other settings."""
     with postgres_server() as server:
         yield server
 
@@ -105,7 +105,7 @@ def test_a_transaction_that_somebody_rolled_back_is_lost_and_said_to_be(url: str
 def test_what_an_abandoned_attempt_left_is_committed_or_rolled_back_and_others_are_left_alone(
     url: str, schema: str
 ) -> None:
-    """Due, behind the point, of an older run, of another table, of another program."""
+    """Transactions: due, behind the point, of an older run, another table, another program."""
     prepare(opened(url, run=OLDER), 1, [100])
     rewound(sink(url), [], RUN)
     dead = opened(url)
@@ -141,7 +141,7 @@ def test_a_start_rolls_back_what_the_run_prepared_behind_its_point_and_nothing_e
 
 
 def test_rows_belong_to_the_checkpoint_that_ended_their_interval(url: str) -> None:
-    """Also where intervals before it had none, or an attempt began in between."""
+    """This includes empty intervals before it, and an attempt that began in between."""
     writer = opened(url)
     complete(writer, 1, [1])
     complete(writer, 2, [])
@@ -225,7 +225,7 @@ def test_a_writer_that_was_replaced_while_it_prepared_leaves_nothing(
 def test_a_writer_whose_run_lost_the_table_while_it_prepared_leaves_nothing(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run that has it by now may have looked for such transactions already."""
+    """The run that holds the table by now may already have looked for such transactions."""
     zombie = opened(url)
     zombie.write(records([1]))
     prepare_really = CopyTransaction._prepare
@@ -254,7 +254,7 @@ def test_a_writer_whose_run_lost_the_table_while_it_prepared_leaves_nothing(
 def test_a_strangers_transaction_is_not_ours_for_its_name(
     url: str, statement: LiteralString
 ) -> None:
-    """It has the name that a writer of ours would give, and has not written what that writes."""
+    """It has a name that our writer would choose, but has not written what our writer writes."""
     complete(opened(url), 1, [1])
     PostgresTwoPhase(url, "others", pipeline="p").open(context_of(RUN), SCHEMA).close()
     schema = url.rpartition("%3D")[2]
@@ -341,8 +341,11 @@ def test_a_server_that_is_full_declines_the_checkpoint_and_keeps_the_records(
 
 
 def restarted(server: PostgresServer, *, max_prepared_transactions: int) -> str:
-    """Its address, with a schema of its own. Nothing may be prepared there at this moment, and
-    what was has to be out of the log, which a smaller limit could not be played for."""
+    """Restarts the server and returns its address, with a schema for this test alone.
+
+    Nothing may be prepared on it now, and older prepared transactions must be out of the log: a
+    server with a smaller limit could not replay them.
+    """
     server.execute("checkpoint")
     server.kill()
     server.max_prepared_transactions = max_prepared_transactions
@@ -383,7 +386,7 @@ def prepare_by_hand(url: str, gid: str, statement: LiteralString = "") -> None:
 
 
 def gids(url: str) -> list[str]:
-    """Of the schema under test: of our own tables, and those made by hand."""
+    """Returns the ids of prepared transactions: those of our tables, and those made by hand."""
     schema = url.rpartition("%3D")[2]
     places = {place_of("postgres", schema, table) for table in ("results", "others")}
     places.add(place_of("x", schema, "x"))

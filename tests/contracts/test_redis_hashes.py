@@ -1,4 +1,4 @@
-"""Hashes in Redis beyond the contract: what a reader sees, what is lost, who is away, bad input."""
+"""Hashes in Redis beyond the contract: visible rows, losses, outages and bad input."""
 
 import dataclasses
 from pathlib import Path
@@ -139,7 +139,7 @@ def test_running_totals_are_exact_after_a_restore_of_an_older_point(
         complete(writer, checkpoint_id, [("a", checkpoint_id), (f"only {checkpoint_id}", 0)])
 
     rewound(sink, [(RUN, CheckpointId(2))], OTHER)
-    assert views(sink, redis_server) == {"only 1": 0, "only 2": 0}  # "a" comes with the replay
+    assert views(sink, redis_server) == {"only 1": 0, "only 2": 0}  # "a" comes back with the replay
     complete(opened(sink, run_id=OTHER), 1, [("a", 3), ("only 3", 0)])
     assert views(sink, redis_server) == {"a": 3, "only 1": 0, "only 2": 0, "only 3": 0}
 
@@ -226,7 +226,7 @@ def test_nothing_is_left_of_transactions_that_ended(
 def test_what_others_have_staged_is_left_alone(
     sink: RedisHashes, redis_server: RedisBroker
 ) -> None:
-    """An older run's may still be restored; that under another prefix is another sink's."""
+    """A restore may still need an older run's; those under another prefix are another sink's."""
     neighbour = dataclasses.replace(sink, prefix=f"{sink.prefix}-2")
     theirs = opened(neighbour)
     committables = prepared(theirs, 1, [("n", 1)])
@@ -386,7 +386,7 @@ def with_handle(committable: Json, **changes: Json) -> Json:
 
 
 def shown(sink: RedisHashes, broker: RedisBroker) -> dict[str, dict[str, str]]:
-    """As redis-cli would show it, by what follows the prefix."""
+    """Returns the hashes as redis-cli shows them, by the key behind the prefix."""
     client = broker.client()
     beginning = f"{{{sink.prefix}}}:row:"
     found = {}

@@ -1,4 +1,4 @@
-"""Redis Streams beyond the contract: what is lost, who is away, what does not fit, and secrets."""
+"""Redis Streams beyond the contract: losses, outages, values that do not fit, and secrets."""
 
 import dataclasses
 from collections.abc import Callable
@@ -169,7 +169,7 @@ def test_another_stream_of_the_same_name_is_refused(redis_server: RedisBroker) -
 
 
 def test_entries_deleted_unread_below_an_older_hole_are_missed(redis_server: RedisBroker) -> None:
-    """The largest id that was deleted does not move; read entries may go meanwhile."""
+    """The largest deleted id does not change, and entries already read may disappear meanwhile."""
     client = redis_server.client()
     for number in range(1, 1_001):
         client.xadd("holes", {"key": number}, id=f"{number}-0")
@@ -208,7 +208,7 @@ def test_entries_up_to_a_hole_are_counted_from_whichever_side_is_shorter(
 def test_a_stream_that_was_made_again_is_refused_however_long_it_is(
     redis_server: RedisBroker, ids: Callable[[int], str]
 ) -> None:
-    """By who reads on, and by who goes back."""
+    """Both a reader that continues and a restore refuse it."""
     client = redis_server.client()
     client.delete("remade")
     for number in range(1, 501):
@@ -305,7 +305,7 @@ def test_what_is_missing_or_no_stream_is_refused_at_the_start(redis_server: Redi
 def test_a_stream_is_read_by_its_name_whatever_that_contains(
     redis_server: RedisBroker, name: str
 ) -> None:
-    """Beside streams that the name would mean, were it a pattern, or cut off."""
+    """Other streams exist that the name would mean as a pattern, or cut off."""
     client = redis_server.client()
     for other in ("real", "really"):
         client.xadd(other, {"key": 1})
@@ -342,8 +342,10 @@ def test_a_bounded_source_ends_after_a_restore_of_an_unbounded_point_and_the_oth
 
 
 def passed(source: RedisStreams, restored: tuple[Json, ...]) -> tuple[tuple[list[int], bool], Json]:
-    """The keys that a run of one subtask reads until nothing comes, whether it then ends, and its
-    positions."""
+    """Reads with a run of one subtask until nothing comes.
+
+    Returns the keys, True if the source then ends, and its positions.
+    """
     reader = DirectReader(
         source=source,
         restored=restored,

@@ -1,9 +1,10 @@
-"""The contract of sinks: whenever a writer dies, the output ends up exact, and a reader that looks
-all the time never sees a row twice, a part of a file, or a row that is not committed.
+"""The contract of sinks: whenever a writer dies, the output ends up exact.
 
-A death comes at each `Seam`: by SIGKILL for every real sink, by abandoning all objects of the
-attempt, which then linger as zombies, for fakes at each seam and for every sink at all in turn.
-What is particular to one system is in `test_kafka_transactions`, `test_kafka_write_ahead`,
+A reader that looks all the time never sees a row twice, a part of a file, or an uncommitted row.
+
+Writers die at each `Seam`. Every real sink dies by SIGKILL. Fakes die at each seam when the test
+abandons all objects of the attempt, which then linger as zombies; every sink dies so at all seams
+in turn. Tests of one system are in `test_kafka_transactions`, `test_kafka_write_ahead`,
 `test_postgres`, `test_postgres_two_phase`, `test_redis_hashes` and `unit/connectors/files`.
 """
 
@@ -36,7 +37,7 @@ BIRTH, REBIRTH, OTHER, THIRD = (
     RunId("run-2"),
     RunId("run-00000003"),
 )
-HERE = ["files", "sqlite upsert", "redis"]  # what a machine has anyway
+HERE = ["files", "sqlite upsert", "redis"]  # available on every machine
 TABLES = ["postgres", "postgres two-phase", "postgres upsert"]
 LOGS = ["kafka transactions", "kafka log"]  # keep what they published, so there is no rewinding
 UPSERTING_LOGS = ["kafka upsert"]  # writes as "kafka transactions" does
@@ -44,7 +45,7 @@ OTHERWISE_SET = ["json lines", "sqlite unbuffered", "redis unbuffered"]
 SLOW = [*TABLES, *LOGS, *UPSERTING_LOGS, *OTHERWISE_SET]
 UNTOLD = ["kafka log"]  # nothing leaves before a manifest is durable
 NEVER_PENDING = ["sqlite upsert", "sqlite unbuffered", "postgres upsert"]
-"""Rows are visible before their checkpoint, and exact again when they were written again."""
+"""Their rows are visible before their checkpoint, and exact again once they are written again."""
 
 
 def marked(kinds: list[str]) -> list[object]:
@@ -55,12 +56,12 @@ REWOUND = [*FAKES, *HERE, "postgres", *OTHERWISE_SET]
 REWINDING = marked(REWOUND)
 EVERY_TABLE = marked([*FAKES, *HERE, *TABLES])
 EVERY = marked([*FAKES, *HERE, *TABLES, *LOGS])
-OWNED = marked([*HERE, "postgres"])  # refuse another pipeline, instead of replacing it
+OWNED = marked([*HERE, "postgres"])  # refuse another pipeline instead of replacing it
 
 
 def leftovers(kinds: list[str]) -> list[object]:
-    """Deaths after which there is something else behind an older point."""
-    few = [Seam.DURABLE, Seam.COMMITTING]  # a life with a server of tables takes long
+    """Deaths that leave something different behind an older point."""
+    few = [Seam.DURABLE, Seam.COMMITTING]  # a life with a database server takes long
     unlike = [Seam.WRITING, Seam.ACKNOWLEDGED, Seam.DURABLE, Seam.COMMITTING, Seam.COMMITTED]
     return [
         pytest.param(k, seam, marks=[pytest.mark.slow] * (k in SLOW))
@@ -70,7 +71,7 @@ def leftovers(kinds: list[str]) -> list[object]:
 
 
 def seams_of(kind: str) -> list[Seam]:
-    """Where nothing is ever pending, no recovery commits."""
+    """A recovery of a kind without pending output commits nothing."""
     return [seam for seam in SEAMS if seam is not Seam.RECOVERING or kind not in NEVER_PENDING]
 
 
@@ -107,7 +108,7 @@ def test_output_is_exact_wherever_the_process_is_killed(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Two readers tell: one that looks all the time, and one that begins when all is over."""
+    """One reader looks all the time, and another begins when everything is over."""
     target = made(kind, tmp_path, request)
     host = Host(tmp_path, target.sink)
     covered = None if kind in NEVER_PENDING else partial(completed_in, host)
@@ -141,8 +142,10 @@ def test_output_is_exact_wherever_the_writers_are_abandoned(
 def test_output_is_exact_after_dying_at_every_seam_in_turn(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """And backwards where a life is short. What was abandoned is still there, connected, and may
-    hold locks."""
+    """Seams come in order, then backwards if a life is short.
+
+    Abandoned writers still exist, are connected, and may hold locks.
+    """
     target = made(kind, tmp_path, request)
     host = Host(tmp_path, target.sink)
     backwards = [] if kind in TABLES + LOGS + UPSERTING_LOGS else seams_of(kind)[::-1]
@@ -350,7 +353,7 @@ def test_a_writer_that_was_replaced_is_refused_and_changes_nothing(
 
 @pytest.mark.parametrize("target", EVERY, indirect=True)
 def test_a_run_that_lost_its_target_never_takes_it_back(target: Target, tmp_path: Path) -> None:
-    """However often it starts again, and whatever it has left to commit."""
+    """It is refused however often it starts again, whatever it has left to commit."""
     host = Host(tmp_path, target.sink)
     host.perish(BIRTH, Seam.COMMITTING)
     host.live(OTHER, restore=host.newest(BIRTH), parallelism=2, interval=20)
@@ -419,9 +422,11 @@ def test_subtasks_of_one_attempt_do_not_disturb_each_other(target: Target) -> No
 def test_two_sinks_of_one_pipeline_in_one_place_are_refused_or_write_exactly(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Of the same run, attempt and subtask: only the uid tells them apart. One passes the barrier
-    and writes on before the other has passed it, and the third checkpoint is committed by a
-    recovery."""
+    """Both have the same run, attempt and subtask; only the uid tells them apart.
+
+    One passes the barrier and writes on before the other has passed it. A recovery commits the
+    third checkpoint.
+    """
     target = made(kind, tmp_path, request)
     twin = KINDS[kind].sink(tmp_path, PIPELINE)
     if isinstance(target.sink, OwnsPlace):
@@ -443,7 +448,7 @@ def test_two_sinks_of_one_pipeline_in_one_place_are_refused_or_write_exactly(
             writers[Uid("b")].write(records([first + 2, first + 3]))
             due = {"a": writers[Uid("a")].prepare(CheckpointId(checkpoint))}
             if checkpoint == 3:
-                writers[Uid("a")].write(records([98, 99]))  # of an interval that never completes
+                writers[Uid("a")].write(records([98, 99]))  # their interval never completes
             due["b"] = writers[Uid("b")].prepare(CheckpointId(checkpoint))
             lineage = [(BIRTH, CheckpointId(checkpoint))]
             if checkpoint != 3:
@@ -479,7 +484,7 @@ def test_a_target_validates_before_and_after_it_is_made(target: Target) -> None:
 
 
 def completed_in(host: Host) -> int:
-    """Ids below this one belong to a completed checkpoint."""
+    """Returns the offset below which all ids belong to a completed checkpoint."""
     point = host.newest(BIRTH)
     return 0 if point is None else point.offset
 

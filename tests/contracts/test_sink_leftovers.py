@@ -1,5 +1,8 @@
-"""The contract of sinks, for what dead writers leave: it is listed by its run, found by the names
-that a point has for it, and ended by the run that holds the target and by no other one."""
+"""The contract of sinks, for what dead writers leave behind.
+
+The sink lists it by run and finds it by the names that a point has for it. Only the run that holds
+the target may end it.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -22,7 +25,7 @@ from tests.takeovers import held
 BIRTH, REBIRTH, OTHER, THIRD = RunId("run-1"), RunId("run-1b"), RunId("run-2"), RunId("run-3")
 LEAVE_NOTHING = ["fake log", "kafka log", "sqlite upsert", "sqlite unbuffered", "postgres upsert"]
 LEAVE_NOTHING += ["postgres"]
-"""Where nothing waits in the target for its checkpoint, or it ends with its writer."""
+"""Kinds whose target keeps nothing for a checkpoint, or only until the writer ends."""
 
 SLOW = [kind for kind in KINDS if kind not in ("files", "redis", "sqlite upsert")]
 
@@ -52,7 +55,7 @@ def killed() -> Iterator[Lives]:
 def test_what_a_killed_writer_left_is_listed_and_ended(
     kind: str, killed: Lives, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Its first checkpoint is prepared by all subtasks, and never completes."""
+    """All subtasks prepare its first checkpoint, which never completes."""
     target = made(kind, tmp_path, request)
     assert killed.live(kind, tmp_path, BIRTH, Seam.ACKNOWLEDGED, dies_at=1) == -signal.SIGKILL
 
@@ -77,7 +80,7 @@ def test_a_run_that_ended_well_leaves_nothing(target: Target, tmp_path: Path) ->
 
 @pytest.mark.parametrize("target", LEAVING, indirect=True)
 def test_a_point_names_what_it_needs_as_the_target_does(target: Target, tmp_path: Path) -> None:
-    """So that what remains can be ended, and the point restored all the same."""
+    """An operator can then end the remaining items and still restore the point."""
     host = Host(tmp_path, target.sink)
     host.perish(BIRTH, Seam.DURABLE, dies_at=1)
     point = host.newest(BIRTH)
@@ -121,7 +124,7 @@ def test_what_is_ended_twice_is_ended_once(target: Target, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("target", LEAVING, indirect=True)
 def test_what_was_left_is_told_apart_by_its_run(target: Target, tmp_path: Path) -> None:
-    """Also where the name of one run begins like another's."""
+    """This also works if the name of one run begins like another's."""
     host = Host(tmp_path, target.sink)
     host.perish(REBIRTH, Seam.ACKNOWLEDGED, dies_at=1)
     held(target.sink, OTHER)

@@ -12,7 +12,7 @@ from tests.polling import wait_until
 
 
 class ScriptedReader:
-    """Shows one list after the other, and the last one for ever."""
+    """Shows one list after the other, and then keeps showing the last one."""
 
     def __init__(self, shown: list[list[int]]) -> None:
         self._shown = list(shown)

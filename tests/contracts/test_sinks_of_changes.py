@@ -1,7 +1,7 @@
-"""Sinks that apply a changelog hold the rows that are left, however often their writers die.
+"""Sinks that apply a changelog hold the remaining rows, however often their writers die.
 
-Changes come by seed: rows of ten keys are added, taken back and updated. A life ends anywhere
-between two steps; the next one goes on from the last point, with another number of writers.
+A seed chooses the changes: rows of ten keys are added, taken back and updated. A life ends anywhere
+between two steps; the next one continues from the last point, with another number of writers.
 """
 
 import json
@@ -228,12 +228,12 @@ def in_redis(server: RedisBroker, prefix: str, buffer_rows: int) -> Target:
 class Point:
     checkpoint_id: CheckpointId = FIRST_POINT
     offset: int = 0
-    pending: tuple[tuple[int, list[Json]], ...] = ()  # by the subtask that prepared it
+    pending: tuple[tuple[int, list[Json]], ...] = ()  # each with the subtask that prepared it
 
 
 @dataclass(slots=True)
 class World:
-    """What outlives a life: the target, the points, and how far any life has come."""
+    """The state that outlives a life: the target, the points, and how far any life has come."""
 
     target: Target
     changes: list[Change]
@@ -249,7 +249,7 @@ class World:
 
     @property
     def has_replayed(self) -> bool:
-        """The last life was not cut short between two steps, and repeated what came before it."""
+        """Returns True if the last life ended after a commit and repeated every earlier write."""
         return self.committed_offset == self.point.offset == self.furthest
 
     def live(self, run_id: RunId, rng: random.Random, *, dies: bool = True) -> None:
@@ -274,7 +274,7 @@ class World:
     def _interval(
         self, writers: list[SinkWriter], steps: Iterator[bool], rng: random.Random
     ) -> bool:
-        """True: it died."""
+        """Returns True if the life died."""
         begin = self.point.offset
         end = min(begin + rng.randint(1, 12), len(self.changes))
         for offset in range(begin, end, 3):
@@ -310,7 +310,7 @@ def opened(
 
 
 def random_changes(rng: random.Random, count: int) -> list[Change]:
-    """A changelog: a row is added where there is none, and taken back where there is one."""
+    """Returns a changelog: a missing row is added, an existing one is taken back or updated."""
     rows: Rows = {}
     changes: list[Change] = []
     while len(changes) < count:

@@ -1,4 +1,4 @@
-"""The contract of sources: whatever the format, a position means the same record for ever."""
+"""The contract of sources: in every format, a position always means the same record."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -161,7 +161,7 @@ def test_a_truncated_file_is_named_not_read_as_shorter(tmp_path: Path) -> None:
 def test_a_column_that_is_missing_is_refused(build_on_files: Build, tmp_path: Path) -> None:
     source = build_on_files(tmp_path)
     if isinstance(source, JsonLinesFiles):
-        return  # a field that is missing is null
+        return  # here a missing field is null
     drop_last_column(file_of(tmp_path, 2))
 
     with pytest.raises(Rejected, match=r"00002\..* (has no column at|Expected 2 columns, got 1)"):
@@ -245,7 +245,7 @@ def build_again(source: Source) -> Source:
 
 
 def splits(source: Source) -> list[int]:
-    """All splits, or three cycles of an endless source."""
+    """Returns all splits, or three cycles of an endless source."""
     return [index for index in range(3 * len(SIZES)) if source.split_id(index) is not None]
 
 
@@ -279,7 +279,7 @@ def write_all(directory: Path, suffix: str) -> list[Path]:
 
 
 def write_file(directory: Path, index: int, *, first_id: int, size: int) -> None:
-    """Parquet in row groups of three, with one column more than is asked for; or CSV."""
+    """Writes Parquet in row groups of three with an unused column, or JSON lines, or CSV."""
     file = file_of(directory, index)
     batch = rows(first_id, size)
     if file.suffix == ".parquet":
@@ -295,7 +295,7 @@ def write_file(directory: Path, index: int, *, first_id: int, size: int) -> None
 
 
 def json_line(row: dict[str, Any]) -> str:
-    """With a field more than is asked for, and a blank line now and then."""
+    """Adds an unused field, and a blank line now and then."""
     line = json.dumps({"unused": [1], "at": row["at"].isoformat(), "id": row["id"]})
     return line + ("\n\n" if row["id"] % 3 == 0 else "\n")
 

@@ -1,4 +1,4 @@
-"""The contract of state backends, rule by rule; `test_state_model` holds them to dictionaries."""
+"""The contract of state backends, rule by rule; `test_state_model` compares with dictionaries."""
 
 from collections.abc import Iterator
 
@@ -126,7 +126,7 @@ def test_row_numbers_stay_valid_while_the_table_grows(build: Build) -> None:
 
 @pytest.mark.parametrize("number", [7046029254386353131, 0, -1, 2**63 - 1, -(2**63)])
 def test_no_number_is_special(build: Build, number: int) -> None:
-    """The first of them has the hash 0."""
+    """The first of these numbers has the hash 0."""
     table = build(ALL_GROUPS).table(table_of(NUMBER))
     neighbours = table.rows_for(numbers(*range(10, 20)))
     rows = table.rows_for(numbers(number, 3, number))

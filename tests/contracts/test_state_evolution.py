@@ -1,6 +1,7 @@
 """How state survives a change of its columns: added with a default, widened, or refused by name.
 
-On every backend, through a checkpoint and either savepoint; a canonical one into the other backend.
+The tests run on every backend, through a checkpoint and either savepoint. A canonical savepoint
+goes into the other backend.
 """
 
 from collections.abc import Iterator
@@ -164,7 +165,7 @@ def test_what_counts_as_wider_loses_no_value(narrow: pa.DataType, wide: pa.DataT
 
 
 def restored_table(build: Build, declared: TableDescriptor) -> dict[str, list[object]]:
-    """Values by column, for the carriers AA and UA, stored as TOTALS and read as `declared`."""
+    """Returns the values of AA and UA by column, stored as TOTALS and read as `declared`."""
     old, new = build.old, build.new
     keys = pa.RecordBatch.from_pylist([{"carrier": "AA"}, {"carrier": "UA"}], TOTALS.key)
     stored = old.table(TOTALS)

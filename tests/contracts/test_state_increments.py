@@ -1,7 +1,7 @@
-"""What backends promise about increments: every completed checkpoint is whole, and small.
+"""The promises of backends about increments: every completed checkpoint is whole, and small.
 
-Random operations on a dictionary and on a backend side by side; checkpoints fail, complete late
-and overtake each other; each one that completed is restored, in parts and into every backend.
+Random operations run on a dictionary and on a backend side by side. Checkpoints fail, complete late
+and overtake each other. Each completed one is restored, in parts and into every backend.
 """
 
 import random
@@ -166,7 +166,7 @@ def test_a_chain_never_grows_beyond_its_bounds() -> None:
 
 @pytest.fixture
 def tiny_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables of a few hundred rows are large."""
+    """Makes tables of a few hundred rows count as large."""
     monkeypatch.setattr(columns, "SEGMENT_BITS", 2)
     monkeypatch.setattr(columns, "SEGMENT_ROWS", 4)
     monkeypatch.setattr(chains, "SLICE_BITS", 4)
@@ -199,7 +199,7 @@ def test_no_checkpoint_of_a_large_table_writes_much_more_than_what_changed(seed:
 
 
 def test_a_table_of_several_slices_is_whole_when_its_first_files_have_been_replaced() -> None:
-    """With slices and segments as they are in use: how they fit together is part of the rule."""
+    """Slices and segments have their production sizes, since the rule depends on how they align."""
     run = Run(random.Random(0), HashMapBackend(ALL_GROUPS, MAX_PARALLELISM, is_incremental=True))
     users = [f"user {n}" for n in range(4 << chains.SLICE_BITS)]
     run.put([(user, 0) for user in users])
@@ -226,14 +226,14 @@ NUMBERS = TableDescriptor(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_checkpoints_of_a_large_table_are_whole_with_the_sizes_in_use(seed: int) -> None:
-    """As the first test here, but a table has several segments, slices and files."""
+    """Like the first test here, but with tables of several segments, slices and files."""
     rng, keys_max = np.random.default_rng(seed), 200_000
     live, numbers = np.zeros(keys_max, np.bool_), np.zeros(keys_max, np.int64)
     run = Run(random.Random(seed), HashMapBackend(ALL_GROUPS, MAX_PARALLELISM, is_incremental=True))
     table = run.backend.table(NUMBERS)
     for step in range(30):
         keys = np.arange(keys_max)
-        if step:  # a third of the rows never changes again: only the first files hold them
+        if step:  # a third of the rows never changes again, so only the first files hold them
             keys = np.unique(rng.integers(0, keys_max, rng.choice([1_000, 20_000, 60_000])))
             keys = keys[keys % 3 > 0]
         if step % 5 == 4:
@@ -346,7 +346,7 @@ def test_a_database_is_taken_over_as_it_is_and_goes_on() -> None:
 
 
 def test_a_database_of_another_run_is_taken_over_without_being_built_upon() -> None:
-    """Its files go when its own run, or a person, deletes the point."""
+    """Its files disappear when its own run, or a person, deletes the point."""
     with rocksdb_backends(is_incremental=True) as create:
         run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
         run.put([(f"user {n}", 0) for n in range(500)])
@@ -516,7 +516,7 @@ class Run:
         self.totals.update(zip(keys, zip(totals, notes, strict=True), strict=True))
 
     def delete(self, count: int | None = None) -> None:
-        """Without a count: a third."""
+        """Deletes `count` keys, or a third of them if None."""
         count = len(self.totals) // 3 if count is None else count
         gone = self.rng.sample(sorted(self.totals, key=str), count)
         if gone:
@@ -573,13 +573,13 @@ class Run:
         return StoredIncrement(StateFormat.ROWS, files.own_rows("whole", list(state.batches)), ())
 
     def complete(self, checkpoint: Checkpoint) -> None:
-        """The notice may be lost: the next barrier confirms as well."""
+        """The notice may be lost; the next barrier then confirms the checkpoint."""
         self.completed.append(checkpoint)
         if self.rng.random() < 0.5:
             self.backend.on_checkpoint_completed(checkpoint.checkpoint_id)
 
     def abort(self, checkpoint: Checkpoint) -> None:
-        """Its own files go; those that it referred to stay."""
+        """Deletes the checkpoint's own files; those that it only refers to stay."""
         if self.rng.random() < 0.5:
             self.backend.on_checkpoint_aborted(checkpoint.checkpoint_id)
         own = f"{checkpoint.checkpoint_id}-"
@@ -646,7 +646,7 @@ def len_of(content: bytes | list[pa.RecordBatch]) -> int:
 
 @dataclass
 class Files:
-    """Implements `IncrementFiles`. The length of a file of rows is how many there are."""
+    """Implements `IncrementFiles`. The length of a file of rows is their number."""
 
     run: Run
     stem: str

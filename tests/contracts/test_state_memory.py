@@ -6,7 +6,7 @@ from bench.recovery.state_memory import measure
 
 pytestmark = pytest.mark.slow
 
-STATE_BYTES = 24 << 20  # rows; large enough that what a process needs anyway does not count
+STATE_BYTES = 24 << 20  # in rows; large enough that the memory any process needs does not count
 
 
 def test_a_snapshot_and_a_restore_stay_within_twice_the_state() -> None:

@@ -1,7 +1,7 @@
 """Tables and batch lists against dictionaries: random operations, cuts and restores, by seed.
 
-A backend that differs from the dictionary is wrong. The states of functions, time-to-live and
-timers are held to their own model in `test_keyed_state`, increments in `test_state_increments`.
+The dictionary is right: a backend that differs from it is wrong. `test_keyed_state` has its own
+model for the states of functions, time-to-live and timers, `test_state_increments` for increments.
 """
 
 import random
@@ -246,7 +246,7 @@ def test_values_may_be_null_or_of_any_length(build: Build, seed: int) -> None:
 
 @pytest.fixture
 def frequent_switches() -> Iterator[None]:
-    """Threads take turns after microseconds, so that a race has thousands of chances."""
+    """Makes threads take turns after microseconds, so that a race has thousands of chances."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -255,7 +255,7 @@ def frequent_switches() -> Iterator[None]:
 
 @dataclass
 class PendingCut:
-    """A cut that was not read yet, and what it must hold."""
+    """A cut not read yet, with its expected rows."""
 
     key: pa.Schema
     frozen: FrozenState
@@ -367,7 +367,7 @@ class Owner:
 
 
 def model_of(key: pa.Schema, batches: "Iterator[pa.RecordBatch] | list[pa.RecordBatch]") -> Model:
-    """Checks on the way that no key comes twice and that each has its own key group."""
+    """Also checks that no key comes twice and that each has its own key group."""
     model: Model = {}
     for batch in batches:
         keys = keys_of(batch.select(key.names))

@@ -1,8 +1,8 @@
-"""What a storage cannot do at the moment is never called damage, in either kind of store.
+"""A storage that cannot do something at the moment is never called damaged, in either store.
 
-Each operation is done once for every call that it makes and every error that the system has: it
-succeeds with the same answer, or raises Retryable. A store that took the error for an answer would
-end a run, or delete what a point needs.
+The tests do each operation once for every call that it makes and every error that the system has.
+It succeeds with the same answer, or raises Retryable. A store that took the error for an answer
+would end a run, or delete what a point needs.
 """
 
 import builtins
@@ -30,7 +30,7 @@ from tests.unit.storage.points import SCHEMA, manifest_of, rows
 pytestmark = pytest.mark.slow
 
 NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
-"""An answer, of which the tests of damage speak."""
+"""These codes are answers; the tests of damage cover them."""
 CODES = sorted(set(errno.errorcode) - set(NOT_THERE))
 CALLS_MAX = 200
 CALLS = (
@@ -62,7 +62,7 @@ class Place:
 
     @property
     def target(self) -> Path:
-        """A new one each time."""
+        """Returns a new path each time."""
         return Path(tempfile.mkdtemp(dir=self.scratch)) / "copy"
 
     @property
@@ -104,7 +104,7 @@ CHANGES: dict[str, Act] = {
 @pytest.mark.parametrize("act", READS | CHANGES)
 @pytest.mark.parametrize("points", ["files", "objects"], indirect=True)
 def test_no_error_of_the_system_at_any_call_is_an_answer(place: Place, act: str) -> None:
-    """Of an object store these are the calls of this machine: where a copy is kept."""
+    """With an object store, these are the calls on this machine, where it keeps a copy."""
     do = (READS | CHANGES)[act]
     normal = do(place, place.target)
     calls = calls_of(lambda target: do(place, target), place)
@@ -163,7 +163,7 @@ def test_no_fault_of_an_object_store_at_any_request_is_an_answer(
 
 @pytest.mark.parametrize("points", ["files"], indirect=True)
 def test_a_point_that_may_not_be_looked_at_is_not_passed_over(place: Place) -> None:
-    """As `Path.glob` does. The sweep deletes what is not published."""
+    """`Path.glob` would pass it over, and the sweep deletes what is not published."""
     with denied(Path(place.location)), pytest.raises(Retryable, match=r"chk-1/manifest\.json"):
         place.store.published(place.root)
     with denied(Path(place.location)), pytest.raises(Retryable, match=r"chk-1/manifest\.json"):
@@ -201,7 +201,7 @@ def place(points: StoredPoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     store.publish(location, manifest_of([own, shared]))
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    # where the removal of an upload's spool is made to fail, the spool stays
+    # if removing an upload's spool is made to fail, the spool stays
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     return Place(store, root, location, own, shared, scratch)
 
@@ -223,7 +223,7 @@ def calls_of(do: Callable[[Path], object], place: Place) -> list[str]:
 
 @contextmanager
 def failing(number: int, code: int) -> Iterator[list[str]]:
-    """The call of this number fails, whatever it is; the names of those that were made."""
+    """Makes the call of this number fail, whatever it is; yields the names of the calls made."""
     made: list[str] = []
 
     def step(name: str) -> None:
@@ -268,7 +268,7 @@ def failing(number: int, code: int) -> Iterator[list[str]]:
 
 @contextmanager
 def denied(directory: Path) -> Iterator[None]:
-    """The system may be asked by root, whom no right holds back: so it is not asked."""
+    """Denies access in Python, because no permission stops root."""
     ask = os.stat
 
     def stat(path: Any, *args: Any, **options: Any) -> os.stat_result:

@@ -1,7 +1,7 @@
 """The image, built from the Containerfile, and its processes as the compose file starts them.
 
-A build takes longer than CI has, so no run collects this file. `.ci/image` installs the programs
-and runs it; to run it alone, as root:
+A build takes longer than CI has, so no test run collects this file. `.ci/image` installs the
+programs and runs it. To run it alone, as root:
 
     python -m pytest tests/integration/built_image.py
 """
@@ -46,7 +46,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
 
 @pytest.fixture(scope="module")
 def host(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeHost]:
-    """Everything runs, and is healthy as the file says how to find out."""
+    """Starts everything and waits until each health check of the file succeeds."""
     directory = tmp_path_factory.mktemp("compose")
     (directory / "secrets").mkdir()
     for name, text in SECRETS.items():
@@ -91,9 +91,9 @@ def test_a_pipeline_is_submitted_killed_and_restored_and_a_web_server_is_not_mis
     before = newest(host, token)
     lines_of_both(host)
 
-    host.kill("worker")  # and the driver with it
+    host.kill("worker")  # the driver dies with it
     host.kill("web1")
-    for _ in range(6):  # both servers would have been asked
+    for _ in range(6):  # enough requests to reach both servers
         assert host.get("/", cookies=cookies).status_code == 200
         assert static_file(host, cookies).status_code == 200
     assert event_stream(host, cookies) == "text/event-stream"
@@ -111,7 +111,7 @@ def test_a_pipeline_is_submitted_killed_and_restored_and_a_web_server_is_not_mis
 
 
 def lines_of_both(host: ComposeHost) -> None:
-    """Each line is JSON, and the answers through the proxy have the id that the line has."""
+    """Checks that each line is JSON and has the request id of its answer through the proxy."""
     answer = host.get("/healthz", headers={"X-Request-ID": "from-the-proxy-1"})
     lines = [json.loads(line) for each in ("web1", "web2") for line in host.log(each).splitlines()]
 
@@ -121,7 +121,7 @@ def lines_of_both(host: ComposeHost) -> None:
 
 
 def signed_in(host: ComposeHost) -> dict[str, str]:
-    """The cookies of an admin. Both servers take them."""
+    """Returns the cookies of an admin, which both servers accept."""
     host.execute("web1", "env", f"DJANGO_SUPERUSER_PASSWORD={PASSWORD}", "ftdash",
                  "createsuperuser", "--no-input", "--username=ada", "--email=")  # fmt: skip
     cookies = dict(host.get("/login/").cookies)
@@ -185,13 +185,13 @@ def wait_for_request(host: ComposeHost, token: dict[str, str], request_id: str) 
 
 
 def points(host: ComposeHost, token: dict[str, str]) -> list[dict[str, Any]]:
-    """The newest first."""
+    """Returns the recovery points, the newest first."""
     found: list[dict[str, Any]] = host.get(f"{PIPELINE}/recovery-points", headers=token).json()
     return found
 
 
 def newest(host: ComposeHost, token: dict[str, str]) -> int:
-    """The number of its newest checkpoint that can be gone back to; 0: there is none yet."""
+    """Returns the id of the newest checkpoint that can be restored, or 0 if there is none yet."""
     return max((each["checkpoint_id"] for each in points(host, token)), default=0)
 
 
@@ -202,7 +202,7 @@ def static_file(host: ComposeHost, cookies: dict[str, str]) -> httpx.Response:
 
 
 def event_stream(host: ComposeHost, cookies: dict[str, str]) -> str:
-    """The kind of content of the stream that pages read, once it has begun."""
+    """Returns the content type of the stream that pages read, once it has begun."""
     with host.stream("/changes/", cookies=cookies) as answer:
         assert next(answer.iter_bytes())
         return answer.headers["Content-Type"].partition(";")[0]

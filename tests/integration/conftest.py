@@ -1,5 +1,8 @@
-"""The data of the flights, written once for all runs; Spark in this process, started once; a home
-for a demonstration; the wheel, built once, and what it brings."""
+"""Shared fixtures: the flight data, Spark, a home for a demonstration, and the wheel.
+
+The data is written once for all runs, Spark starts once in this process, and the wheel is built
+once.
+"""
 
 import os
 import sys
@@ -26,7 +29,7 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def started_spark() -> Iterator[SparkSession]:
-    """As anybody has one, not that of a run; its workers find this interpreter."""
+    """Starts an ordinary Spark session, not one of a run. Its workers use this interpreter."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
         "spark.ui.enabled": "false",
@@ -44,7 +47,7 @@ def started_spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def spark(started_spark: SparkSession) -> SparkSession:
-    """With settings and views of its own: what a test sets, no other one sees."""
+    """A session with its own settings and views, so that no test sees those of another."""
     return started_spark.newSession()
 
 
@@ -63,7 +66,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that holds what the wheel brings, and nothing of the checkout."""
+    """A directory with the contents of the wheel, and nothing of the checkout."""
     directory = tmp_path_factory.mktemp("installed")
     zipfile.ZipFile(wheel).extractall(directory)
     return directory

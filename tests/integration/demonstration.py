@@ -1,4 +1,4 @@
-"""`manage.py demo` as a process of its own, as people start it."""
+"""`manage.py demo` as a process of its own, started as a user starts it."""
 
 import re
 import signal
@@ -13,8 +13,10 @@ DEMO = (sys.executable, "manage.py", "demo", "--port", "0")
 
 
 class Demo:
-    """A demonstration whose words go to a file; it and all that it started is gone when the block
-    ends."""
+    """A demonstration whose output goes to a file.
+
+    It and all processes that it started are gone when the block ends.
+    """
 
     def __init__(self, home: Path, ignored: signal.Signals, *more: str) -> None:
         self._ledger = home / LEDGER_NAME
@@ -38,7 +40,7 @@ class Demo:
         self.process.kill()
         self.process.wait()
         if self._ledger.is_file():
-            end_all(self._ledger)  # its guardian does the same, some time later
+            end_all(self._ledger)  # the demonstration's guardian does the same, some time later
 
     def wait_said(self, pattern: str) -> None:
         wait_until(

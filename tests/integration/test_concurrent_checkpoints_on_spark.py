@@ -1,4 +1,4 @@
-"""Several checkpoints under way on real Spark, a slot killed among them: the output is exact."""
+"""Concurrent checkpoints on real Spark, with a slot killed among them: the output is exact."""
 
 import os
 import signal

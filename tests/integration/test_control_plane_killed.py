@@ -1,4 +1,4 @@
-"""Worker, beat, projector, web server and Redis are killed under a running job: it does not notice.
+"""Worker, beat, projector, web server and Redis are killed while a job runs, which does not notice.
 
 Once the control plane is back, it learns from the journal what happened meanwhile.
 """
@@ -35,7 +35,7 @@ PARTS = {
     "web": "ftdash.asgi:application",
     "redis": "-server",
 }
-"""What the command line of each process says."""
+"""A text that the command line of each process contains."""
 WITHIN_S = 120.0
 
 
@@ -93,7 +93,7 @@ def outcome_of(home: Path, asked: str) -> RequestOutcome | None:
 
 
 def part_of(home: Path, part: str) -> psutil.Process:
-    """The oldest one: pools of workers are its children."""
+    """Returns the oldest matching process, because workers of a pool are its children."""
     found = [p for p in living(home / LEDGER_NAME) if PARTS[part] in " ".join(command(p))]
     return min(found, key=lambda process: process.create_time())
 

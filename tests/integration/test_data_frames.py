@@ -1,4 +1,4 @@
-"""Any DataFrame as a source: kept once in files, and read from them by rows that Spark gave."""
+"""Any DataFrame as a source: stored once in files, then read from these as Spark's own rows."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ SCHEMA = pa.schema([("a.key", pa.int32()), ("at", TIME), ("text", pa.string())])
 
 @pytest.fixture
 def spark(spark: SparkSession) -> SparkSession:
-    """Of a zone that is not UTC."""
+    """A session in a time zone other than UTC."""
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     return spark
 

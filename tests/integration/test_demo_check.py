@@ -1,4 +1,4 @@
-"""The demonstration as people and scripts start it: real Spark, real kills, nothing left."""
+"""The demonstration as users and scripts start it: real Spark, real kills, nothing left behind."""
 
 import json
 import signal
@@ -46,7 +46,7 @@ def test_a_demonstration_in_the_background_ends_everything_when_asked(home: Path
             within_s=60,
             otherwise=lambda: "no window was committed",
         )
-        assert len(living(home / LEDGER_NAME)) > 8  # also the driver, its Java and its slots
+        assert len(living(home / LEDGER_NAME)) > 8  # includes the driver, its Java and its slots
         demo.process.send_signal(signal.SIGINT)
         status = demo.process.wait(timeout=60)
         assert status == 0
@@ -54,7 +54,7 @@ def test_a_demonstration_in_the_background_ends_everything_when_asked(home: Path
 
 
 def test_what_a_demonstration_leaves_behind_is_gone_when_its_block_ends(home: Path) -> None:
-    """It says how it is called, and ends; what its ledger names is of this test."""
+    """The demonstration only prints its help; its ledger names a process of this test."""
     with Demo(home, signal.SIGUSR1, "--help"):
         ledger = Ledger(home / LEDGER_NAME, new_token())
         left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

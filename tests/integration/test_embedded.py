@@ -75,7 +75,7 @@ def test_the_redis_of_the_wheel_serves_with_its_password_only(tmp_path: Path, mo
 
 @pytest.fixture
 def bare_machine(tmp_path: Path, monkeypatch, settings) -> dict[str, str]:
-    """The environment of a machine without Java: what Spark's scripts need, and nothing else."""
+    """The environment of a machine without Java: only the commands that Spark's scripts need."""
     commands = tmp_path / "bin"
     for name in ("bash", "sh", "dirname", "ps", "rm", "mkdir", "cat", "env"):
         write_executable(commands / name, f'#!/bin/sh\nexec /bin/{name} "$@"\n')

@@ -1,7 +1,7 @@
-"""flight_delays on real Spark: whatever happens to it, its output is a batch query's.
+"""flight_delays on real Spark: under every fault, its output equals that of a batch query.
 
-A slot killed while it aligns, a killed driver and a savepoint restored at another parallelism
-are in the demonstration's own check, `test_demo_check.py`.
+The demonstration's own check, `test_demo_check.py`, has three more cases: a slot killed while it
+aligns, a killed driver, and a savepoint restored at another parallelism.
 """
 
 import os
@@ -73,8 +73,10 @@ def test_a_killed_slot_recovers_from_an_object_store_where_everything_is_encrypt
 def test_on_a_cluster_a_killed_slot_and_executors_killed_at_points_change_nothing(
     flights: Path, tmp_path: Path, points: tuple[FaultPoint, ...]
 ) -> None:
-    """One attempt after the other: a slot; then the executors of a slot that has come to each of
-    the points. There it stands still, and dies with them."""
+    """First a slot is killed.
+
+    In each later attempt, a slot stops at one of the points, and its executors are killed with it.
+    """
     stops = dict(enumerate(points, start=2))  # by attempt
     faults = [f"stop {stop} slot=1 attempt={attempt}" for attempt, stop in stops.items()]
     parameters = parameters_for(flights, tmp_path, speed=PACED)
@@ -170,7 +172,10 @@ def executor_of(slot: psutil.Process) -> psutil.Process:
 
 
 def held_behind_a_checkpoint_with_state(run: StartedRun) -> Path:
-    """The newest one; its driver stands still. Where no record waits for a partner, it has none."""
+    """Stops the driver behind its newest checkpoint that has state.
+
+    A checkpoint has none where no record waits for a partner.
+    """
     while True:
         os.kill(run.process.pid, signal.SIGSTOP)
         newest = Path(run.completed()[-1].path)

@@ -1,4 +1,4 @@
-"""What `explain` writes about real queries is what Spark writes into their checkpoints."""
+"""`explain` writes about real queries the same things that Spark writes into their checkpoints."""
 
 import base64
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 @pytest.fixture
 def rows(spark: SparkSession, tmp_path: Path) -> Iterator[DataFrame]:
-    """Of one file, so that a query makes one batch."""
+    """Rows of one file, so that a query makes one batch."""
     (tmp_path / "input").mkdir()
     (tmp_path / "input/0.json").write_text('{"value": 1, "other": 2}\n{"value": 3, "other": 4}')
     before = spark.conf.get("spark.sql.shuffle.partitions")
@@ -89,7 +89,7 @@ def run(made: DataFrame, home: Path, mode: str) -> None:
 
 
 def refused(checkpoint: Path, plan: Path) -> list[str]:
-    """What the verdict says against the new code."""
+    """Returns the verdict's objections to the new code."""
     tree = LocalTree(checkpoint)
     found = plan_of(plan.read_bytes())
     assert found.sources is not None

@@ -1,6 +1,6 @@
-"""The batch query that the pipeline is held against: right on rows counted by hand, and strict.
+"""The batch query that checks the pipeline: right on rows counted by hand, and strict.
 
-As a process of its own it is asked by the demonstration's check, `test_demo_check.py`.
+The demonstration's check, `test_demo_check.py`, runs it as a process of its own.
 """
 
 import sqlite3
@@ -25,13 +25,13 @@ ELEVEN = TEN + timedelta(hours=1)
 FLIGHTS = [  # carrier, origin, dep_delay, time_hour
     ("UA", "EWR", 2.0, TEN),
     ("UA", "JFK", 6.0, TEN),
-    ("UA", "EWR", None, TEN),  # did not depart
+    ("UA", "EWR", None, TEN),  # it did not depart
     ("UA", "EWR", 1.0, ELEVEN),
     ("AA", "LGA", 5.0, TEN),  # no reading
 ]
 WEATHER = [  # origin, wind_speed, visib, time_hour
     ("EWR", 10.0, 9.0, TEN),
-    ("EWR", 20.0, 9.0, TEN),  # a second reading of the hour: every pair counts
+    ("EWR", 20.0, 9.0, TEN),  # a second reading in the hour: every pair counts
     ("JFK", None, 3.0, TEN),
     ("EWR", 4.0, 10.0, ELEVEN),
 ]

@@ -1,4 +1,4 @@
-"""The listener at a real query: it reports what happens, and no dashboard stops the query."""
+"""The listener on a real query: it reports what happens, and no dashboard stops the query."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def dashboard() -> Dashboard:
-    """One that is known by its port, and not there yet."""
+    """A dashboard with a known port, which is not up yet."""
     found = Dashboard()
     with found.serving():
         pass
@@ -49,7 +49,7 @@ def test_a_query_goes_on_while_its_dashboard_is_killed_hangs_and_fails(
     listener = watch(spark, dashboard.url, "ftd_x")
     query = started(spark, tmp_path / "checkpoint", name="orders")
     try:
-        goes_on(query)  # nobody listens at that port
+        goes_on(query)  # no server listens at that port
         with dashboard.serving():
             for status in (None, 500, 200):
                 dashboard.status = status
@@ -108,7 +108,7 @@ def test_a_progress_is_not_copied_field_by_field_unless_there_is_no_other_way(
 
     monkeypatch.setattr(QueryProgressEvent, "fromJObject", counted)
     if not is_direct:
-        monkeypatch.delattr(own_listener, "_in_the_jvm")  # as if a pyspark had no such class
+        monkeypatch.delattr(own_listener, "_in_the_jvm")  # as if pyspark had no such class
     listener = watch(spark, dashboard.url, "ftd_x")
     with dashboard.serving():
         query = started(spark, tmp_path / "checkpoint", name="orders")
@@ -133,7 +133,7 @@ def test_a_wrong_address_stops_no_job(spark: SparkSession, tmp_path: Path) -> No
 
 
 def goes_on(query: StreamingQuery) -> None:
-    """By three batches."""
+    """Waits until the query has made three more batches."""
     before = newest_batch(query)
     wait_until(lambda: newest_batch(query) >= before + 3)
     assert query.isActive
@@ -149,7 +149,7 @@ def kinds(dashboard: Dashboard) -> set[str]:
 
 
 def assert_understood(dashboard: Dashboard, query: StreamingQuery, state: QueryState) -> None:
-    """By the dashboard's own reading."""
+    """Checks the events with the dashboard's own reading of them."""
     now = datetime.now(UTC)
     told, problems = understood(dashboard.events, now)
     assert problems == []

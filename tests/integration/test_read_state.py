@@ -1,4 +1,4 @@
-"""State of a savepoint as a Spark DataFrame, against the same files read by pandas."""
+"""State of a savepoint as a Spark DataFrame, compared with pandas reading the same files."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_state_in_either_format_is_a_data_frame_with_the_rows_that_pandas_reads(
     by_pandas = pd.concat([pd.read_parquet(file) for file in canonical.glob("*.parquet")])
     expected = by_pandas.sort_values("app_id").reset_index(drop=True)
     for frame in frames:
-        assert frame.rdd.getNumPartitions() == 2  # a task for each subtask's file
+        assert frame.rdd.getNumPartitions() == 2  # one task for each subtask's file
         found = frame.toPandas().sort_values("app_id").reset_index(drop=True)
         pd.testing.assert_frame_equal(found, expected, check_dtype=False)
     assert expected["app_id"].tolist() == list(range(KEYS))
@@ -61,7 +61,7 @@ def test_an_incremental_checkpoint_of_either_backend_is_a_data_frame_too(
         "execution.checkpointing.interval": "100 ms",
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
     }
-    # Several checkpoints change something, and the last one falls into the middle of a window.
+    # Several checkpoints change something, and the last one is in the middle of a window.
     slowly = {"pause_ms": "30", "held_at": str(HELD_AT)}
     with hosted_run(tmp_path, slowly, settings=settings) as run:
         run.wait_until_cut_at(HELD_AT, STEP_S)
@@ -90,7 +90,7 @@ def test_an_incremental_checkpoint_of_either_backend_is_a_data_frame_too(
 def test_a_native_savepoint_of_rocksdb_in_an_object_store_is_read_state_by_state(
     spark: SparkSession, objects: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Executors fetch the databases themselves; who may is in their own environment."""
+    """Executors fetch the databases themselves, with the credentials in their own environment."""
     objects.plan(never)
     for name, value in objects.environment.items():
         monkeypatch.setenv(name, value)
@@ -158,5 +158,5 @@ def test_the_driver_of_a_run_under_way_is_asked_to_read_a_point_that_is_damaged(
 
 
 def store_at(path: str) -> FileSystemCheckpointStore:
-    """The directory around the point too: shared files lie beside it."""
+    """Opens the directory around the point too, because shared files are next to the point."""
     return FileSystemCheckpointStore([str(Path(path).parent)])

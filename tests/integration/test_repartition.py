@@ -1,4 +1,4 @@
-"""Other partitions for the state of a real query: through the process of the work, and undone."""
+"""New partitions for the state of a real query, by the process of the work, and undone."""
 
 import json
 import os
@@ -42,7 +42,7 @@ registration.watch(name="orders", seen=Sighting(directory=sys.argv[1]), **who)
 asked = Rewind(batch_id=3, target=sys.argv[2], partitions=3)
 work.start(forks.ask_for_fork("orders", asked, **who))
 """
-"""As a page asks for it, and as a worker starts it."""
+"""Asks for the work as a page does, and starts it as a worker does."""
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def spark(spark: SparkSession) -> SparkSession:
 def test_a_fork_has_its_rows_in_other_partitions_and_goes_on_as_the_query_does(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """In format 2; `test_structured_queries` has format 1."""
+    """Uses format 2; `test_structured_queries` uses format 1."""
     StoreSetting(ROCKSDB, 2).apply(spark)
     query = query_in(tmp_path, "aggregation")
     checkpoint, wide = tmp_path / "checkpoint", tmp_path / "wide"
@@ -82,7 +82,7 @@ def test_a_fork_has_its_rows_in_other_partitions_and_goes_on_as_the_query_does(
 def test_a_repartition_that_changes_a_row_is_undone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In place of its repartition, Spark runs a batch of the query."""
+    """In place of the repartition, Spark runs a batch of the query."""
     StoreSetting(ROCKSDB, 1).apply(spark)
     query = query_in(tmp_path, "aggregation")
     checkpoint, wide = tmp_path / "checkpoint", tmp_path / "wide"
@@ -124,7 +124,7 @@ def query_in(home: Path, operator: str) -> Query:
 
 
 def carried_out(home: Path, checkpoint: Path, target: Path) -> tuple[str, str, dict[str, Any]]:
-    """State, problem and result of the work, in an installation of its own."""
+    """Carries out the work in its own installation; returns its state, problem and result."""
     installation = new_home(home / "installation")
     with reserved_port() as nowhere:
         environment = {

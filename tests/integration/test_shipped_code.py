@@ -1,4 +1,4 @@
-"""A package that is installed on no machine runs in every slot; manifests and output name it."""
+"""A package installed on no machine runs in every slot; manifests and output name it."""
 
 from collections.abc import Iterator
 from pathlib import Path

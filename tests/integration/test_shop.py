@@ -1,8 +1,8 @@
 """The example `examples/shop`, as a team without our source has it: wheels, and no checkout.
 
-Its own tests run where only our wheel is. Then its pipeline runs from its wheel, `submit --code`,
-on local-cluster and on a standalone cluster: it is upgraded twice, a process is killed under each
-version while an answer is under way, and the output is compared with plain Python.
+Its own tests run where only our wheel is installed. Then its pipeline runs from its wheel with
+`submit --code`, on local-cluster and on a standalone cluster. It is upgraded twice. Under each
+version a process is killed while an answer is under way. The output is compared with plain Python.
 """
 
 import json
@@ -81,7 +81,7 @@ def test_its_own_tests_pass_where_only_our_wheel_is(installed: Path, tmp_path: P
 
 @dataclass(frozen=True, slots=True)
 class Shop:
-    """A control plane that has only the wheels, a customer service, and what the shop reads."""
+    """A control plane that has only the wheels, a customer service, and the shop's input."""
 
     root: Path
     wheels: dict[str, Path]
@@ -93,7 +93,7 @@ class Shop:
     redis: str
 
     def command(self, *words: str) -> str:
-        """What `ftdash ...` says."""
+        """Returns the output of `ftdash ...`."""
         done = subprocess.run(
             self.place(sys.executable, "-m", "ftdash", *words),
             cwd=self.root,
@@ -123,24 +123,24 @@ class Shop:
         self.command("pipeline", "submit", "shop", *words, "--wait")
 
     def upgrade(self, version: str) -> None:
-        """In one step."""
+        """Upgrades in one step."""
         self.command("upgrade", "shop", "--to", self.wheel(version), "--wait")
 
     def stop(self, *more: str) -> str:
-        """Its savepoint."""
+        """Stops the pipeline and returns the path of its savepoint."""
         self.command("pipeline", "stop", "shop", "--wait", *more)
         points = json.loads(self.command("pipeline", "savepoints", "shop", "--json"))
         newest: str = max(points, key=lambda point: point["checkpoint_id"])["path"]
         return newest
 
     def go_on(self, version: str, savepoint: str) -> None:
-        """From a savepoint of another version."""
+        """Continues from a savepoint of another version."""
         asked = [savepoint, f"--code={self.wheel(version)}"]
         self.command("pipeline", "preflight", "shop", *asked)
         self.command("pipeline", "restore", "shop", *asked, f"--master={self.master}", "--wait")
 
     def receive(self, number: int) -> None:
-        """The orders of one part."""
+        """Sends the orders of one part."""
         with Redis.from_url(self.redis) as client, client.pipeline() as sent:
             for row in part(number):
                 sent.xadd("orders", fields(row))
@@ -150,7 +150,7 @@ class Shop:
         return str(self.wheels[version])
 
     def events(self, *kinds: type[Event]) -> list[Any]:
-        """Of all runs so far, in the order of their time."""
+        """Returns the events of all runs so far, in the order of their time."""
         journals = (self.root / "home" / "jobs").rglob("journal.jsonl")
         envelopes = [each for journal in journals for each in every_envelope(journal)]
         ordered = sorted(envelopes, key=lambda envelope: envelope.at_ms)
@@ -164,7 +164,7 @@ class Shop:
         self.wait_for(lambda: len(self.events(kind)) >= seen + count, f"{count} x {kind.__name__}")
 
     def kill_while_held(self, customer: str, kill: Callable[[], None]) -> None:
-        """While the answer about this customer is under way, and part of a checkpoint."""
+        """Kills while the answer about this customer is under way and part of a checkpoint."""
         self.wait_for(lambda: self.service.has_said(customer), f"a request for {customer}")
         self.wait_for_more(CheckpointCompleted, 2)
         asked = self.service.said().count(customer)
@@ -185,7 +185,7 @@ class Shop:
         os.kill(self.events(RunStarted)[-1].driver_pid, signal.SIGKILL)
 
     def countries(self) -> dict[tuple[str, datetime], tuple[int, int]]:
-        """The committed rows, each once."""
+        """Returns the committed rows, each once."""
         engine = sa.create_engine(self.database)
         with engine.connect() as connection:
             if not sa.inspect(connection).has_table("countries"):
@@ -198,7 +198,7 @@ class Shop:
         return found
 
     def wait_for_minutes_until(self, end: datetime) -> None:
-        """Until the table has all windows before then."""
+        """Waits until the table has all windows before `end`."""
         expected = {key for key in shop_orders.per_country(punctual()) if key[1] < end}
         self.wait_for(lambda: expected <= self.countries().keys(), f"windows until {end}")
 
@@ -220,14 +220,14 @@ class Servers:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Of each version of the shop."""
+    """Builds the wheel of each version of the shop."""
     place = tmp_path_factory.mktemp("shop")
     return {version: shop_version(place, version) for version in VERSIONS}
 
 
 @pytest.fixture
 def servers() -> Iterator[Servers]:
-    """Both listen on sockets in directories, which every machine of a cluster reaches."""
+    """Starts both servers on sockets in directories, which every machine of a cluster reaches."""
     with postgres_server() as directory, redis_server() as redis:
         yield Servers(own_schema(directory, "shop"), redis)
 
@@ -300,7 +300,7 @@ def assert_output(shop: Shop) -> None:
     assert sorted(shop.files("late"), key=lambda row: row["order"]) == late
     assert sorted(shop.files("unrated"), key=lambda row: row["order"]) == late
 
-    # The operator that version 2 added saw each window that began after it.
+    # The operator added by version 2 saw each window that began after the upgrade.
     since = {key: max(each) for key, each in countries.items() if key[1] >= at(600)}
     largest = {(row["country"], row["window_start"]): row for row in shop.files("largest")}
     found = {key: row["euro_cents"] for key, row in largest.items() if key[1] >= at(600)}
@@ -365,7 +365,7 @@ class Talking:
     log: Path
 
     def said(self) -> list[str]:
-        """The whole lines so far."""
+        """Returns the complete lines so far."""
         return self.output.read_text().split("\n")[:-1]
 
     def has_said(self, line: str | None = None) -> bool:
@@ -380,7 +380,7 @@ class Talking:
 
 @contextmanager
 def talking(command: list[str], root: Path, environment: dict[str, str]) -> Iterator[Talking]:
-    """Ends when its standard input does; it is killed if it has not ended after a while."""
+    """Runs a program until its standard input ends, and kills it if it does not end in time."""
     name = next(Path(word).stem for word in command if word.endswith(".py"))
     output, log = root / f"{name}.txt", root / f"{name}.log"
     with output.open("w") as lines, log.open("w") as complaints:

@@ -1,8 +1,8 @@
 """flight_delays on a Spark standalone cluster, each machine a network namespace of its own.
 
-What is lost in the middle is an executor, or a whole worker whose cable is cut before it dies, so
-that no process hears of it. The workers have no engine: it comes from the driver. All connections
-of ours are encrypted. The output is that of a batch query.
+The test loses an executor in the middle, or a whole worker whose cable is cut before it dies, so
+that no process hears of it. The workers do not have the engine installed: the driver sends it. All
+our connections are encrypted. The output equals that of a batch query.
 """
 
 import subprocess
@@ -42,7 +42,7 @@ for connection in psutil.Process(pid).net_connections("tcp"):
     if connection.status == psutil.CONN_LISTEN and connection.laddr.ip == host:
         print(ssl.get_server_certificate((host, connection.laddr.port), timeout=20))
 """
-"""Run on a machine, for a process of it that listens there."""
+"""Run on a machine, for a process of that machine that listens there."""
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_lost_executor_and_a_lost_worker_change_nothing_in_the_output(
 
 
 def worker_of(cluster: Cluster, run: StartedRun) -> Machine:
-    """Where slot 0 runs now."""
+    """Returns the machine where slot 0 runs now."""
     return next(w for w in cluster.workers if w.address == host_of(run, 0))
 
 
@@ -109,7 +109,10 @@ def settings_for(cluster: Cluster, tls: TlsFiles) -> dict[str, str]:
 
 
 def shown_certificate(machine: Machine, pid: int) -> str:
-    """To a stranger who dials the port where the driver takes slots, or a slot its peers."""
+    """Returns the certificate that a stranger gets who dials a port of the process.
+
+    The driver takes slots at its port, and a slot takes its peers.
+    """
     command = machine.command(sys.executable, "-c", SHOW_CERTIFICATES, machine.address, str(pid))
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 

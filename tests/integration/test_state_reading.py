@@ -1,4 +1,4 @@
-"""Rows of a real query's state and what differs between two batches, through its process."""
+"""The rows of a real query's state, and the difference between two batches, through its process."""
 
 import json
 from pathlib import Path

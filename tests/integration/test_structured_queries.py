@@ -37,11 +37,11 @@ pytestmark = pytest.mark.spark
 FILE_ROWS = 7
 COMPACT_INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
 SEEDS = (0, 19, 26)
-"""An aggregation on the HDFS-backed store, and two joins on RocksDB of both formats."""
+"""An aggregation on the HDFS-backed store, and two joins on RocksDB, one in each format."""
 
 KAFKA_SEEDS = (0, 13)
-"""An aggregation on the HDFS-backed store, and a join on RocksDB in format 2. For more of them:
-`python -m tests.structured_rewinds --sources kafka --seeds 200`."""
+"""An aggregation on the HDFS-backed store, and a join on RocksDB in format 2. To run more: `python
+-m tests.structured_rewinds --sources kafka --seeds 200`."""
 
 STORES = {"hdfs": HDFS, "rocksdb": StoreSetting(ROCKSDB, 1), "rocksdb2": StoreSetting(ROCKSDB, 2)}
 
@@ -81,7 +81,7 @@ def test_a_fork_of_a_query_that_reads_kafka_equals_one_that_never_took_the_wrong
 def test_a_real_directory_is_healthy_and_a_rewind_by_hand_is_caught(
     spark: SparkSession, tmp_path: Path, store: str
 ) -> None:
-    """As people do it: they take the newer offsets and commits away."""
+    """The test deletes the newer offsets and commits, as people do."""
     STORES[store].apply(spark)
     query = query_in(tmp_path)
     checkpoint = tmp_path / "checkpoint"
@@ -103,7 +103,7 @@ def test_a_real_directory_is_healthy_and_a_rewind_by_hand_is_caught(
 def test_a_rewind_by_hand_that_ran_on_has_mixed_timelines_and_a_fork_has_not(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """State of the abandoned batch 5 lies there when batch 5 is planned again."""
+    """State of the abandoned batch 5 still exists when batch 5 is planned again."""
     HDFS.apply(spark)
     query = query_in(tmp_path, "rate")
     checkpoint, safe = tmp_path / "checkpoint", tmp_path / "fork"
@@ -146,7 +146,7 @@ def test_a_pipeline_goes_on_behind_a_query_and_no_record_is_read_twice_or_left_o
     read_by_us = run_local(env.build()).table()["value"].to_pylist()
 
     written = [row["value"] for row in spark.read.json(str(tmp_path / "out")).collect()]
-    committed = [value for value in written if value // FILE_ROWS <= behind]  # a file a batch
+    committed = [value for value in written if value // FILE_ROWS <= behind]  # a file per batch
     assert len(committed) == (behind + 1) * FILE_ROWS
     assert sorted(committed + read_by_us) == list(range(9 * FILE_ROWS))
 
@@ -158,7 +158,7 @@ def test_the_file_sink_of_a_fork_goes_on_in_a_new_place_past_its_compactions(
     inbox, checkpoint, output = (tmp_path / name for name in ("inbox", "checkpoint", "out"))
 
     def run(checkpoint: Path, output: Path) -> list[int]:
-        """The values of all rows that readers find in the output."""
+        """Returns the values of all rows that readers find in the output."""
         rows = spark.readStream.schema("value long").option("maxFilesPerTrigger", 1)
         sink = rows.json(str(inbox)).writeStream.format("json").trigger(availableNow=True)
         sink.option("checkpointLocation", str(checkpoint)).start(str(output)).awaitTermination()
@@ -214,7 +214,7 @@ def test_state_is_browsed_compared_and_dealt_to_other_partitions(
 
 
 def files_into(inbox: Path, numbers: range) -> None:
-    """Their times give the order in which Spark reads them."""
+    """Writes the files with times that give the order in which Spark reads them."""
     inbox.mkdir(exist_ok=True)
     for number in numbers:
         values = range(number * FILE_ROWS, (number + 1) * FILE_ROWS)
@@ -231,7 +231,7 @@ def query_in(home: Path, kind: str = "file") -> Query:
 
 
 def newest_s(directory: Path) -> float:
-    """When a file below it was last written, since the epoch."""
+    """Returns when a file below the directory was last written, in seconds since the epoch."""
     return max(path.stat().st_mtime for path in directory.rglob("*"))
 
 

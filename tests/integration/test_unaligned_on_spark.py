@@ -1,4 +1,4 @@
-"""Barriers that overtake, on real Spark: killed and restored at another parallelism, exact."""
+"""Unaligned checkpoints on real Spark: killed and restored at another parallelism, still exact."""
 
 import os
 import signal

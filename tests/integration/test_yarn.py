@@ -1,4 +1,4 @@
-"""A run on a real YARN: the author's package and the engine reach the slots, which have neither."""
+"""A run on a real YARN: the author's package and the engine reach slots that have neither."""
 
 import os
 import signal
@@ -71,7 +71,7 @@ def test_a_resource_manager_that_is_away_ends_the_run_with_a_sentence(tmp_path: 
 def test_a_run_that_finds_no_room_ends_with_a_sentence_and_obeys_a_cancellation(
     tmp_path: Path,
 ) -> None:
-    """To YARN a cluster without a node is a queue that is full."""
+    """YARN treats a cluster without a node like a full queue."""
     try:
         with yarn(tmp_path / "yarn", has_node=False) as cluster:
             waited = run_without_room(tmp_path / "waits", cluster, {"slot.request.timeout": "5 s"})
@@ -88,7 +88,7 @@ def test_a_run_that_finds_no_room_ends_with_a_sentence_and_obeys_a_cancellation(
 def run_without_room(
     place: Path, cluster: Yarn, settings: dict[str, str], *, cancel: bool = False
 ) -> RunEnded:
-    """`cancel`: once YARN has taken the application, which it cannot start."""
+    """Runs a pipeline that YARN cannot start. `cancel` cancels it once YARN has accepted it."""
     place.mkdir()
     with started_run(
         place,

@@ -1,1 +1,1 @@
-"""The code broken on purpose, one change at a time: the test of the guarantee must fail."""
+"""Breaks the code on purpose, one change at a time: the test of the guarantee must fail."""

@@ -1,7 +1,7 @@
-"""`python -m tests.mutants`: apply each mutant in turn, and show that its test fails.
+"""`python -m tests.mutants` applies each mutant in turn and shows that its test fails.
 
 `--row N` takes one row of ARCHITECTURE.md's table; `--share 10 --commit SHA` takes a tenth of all
-mutants. First all their tests have to pass without a mutant.
+mutants. All their tests must first pass without a mutant.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from tests.mutants.trial import Baseline, Outcome, Trial, copies
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """A mutant, and the number of its row, from 1."""
+    """A mutant and the number of its row, counted from 1."""
 
     row: int
     claim: str
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def every_mutant() -> list[Numbered]:
-    """In the order of the table."""
+    """Returns all mutants in the order of the table."""
     return [
         Numbered(row, guarantee.claim, mutant)
         for row, guarantee in enumerate(guarantees(), 1)
@@ -63,7 +63,7 @@ def every_mutant() -> list[Numbered]:
 
 
 def chosen_of(mutants: list[Numbered], row: int | None, share: int, commit: str) -> list[Numbered]:
-    """One in `share`: which ones follows from `commit`, so that all have their turn."""
+    """Returns one mutant in `share`; `commit` decides which, so that each mutant has its turn."""
     begin = int.from_bytes(hashlib.sha256(commit.encode()).digest()) % share
     return [each for each in mutants[begin::share] if row in (None, each.row)]
 

@@ -1,4 +1,4 @@
-"""Mutants: Cuts, barriers, event time and what makes a checkpoint complete."""
+"""Mutants: cuts, barriers, event time and the conditions that complete a checkpoint."""
 
 from tests.mutants.mutant import Mutant
 

@@ -1,4 +1,4 @@
-"""Mutants: the dashboard, its people and programs, alerts and game days."""
+"""Mutants: the dashboard, its users and programs, alerts and game days."""
 
 from tests.mutants.mutant import Mutant
 

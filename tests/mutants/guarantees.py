@@ -11,14 +11,14 @@ _QUOTED = re.compile(r"`([^`]+)`")
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """`tests`: the files that the row names, from the project."""
+    """`tests` has the files that the row names, relative to the project."""
 
     claim: str
     tests: tuple[str, ...]
 
 
 def guarantees(document: Path = PROJECT / "ARCHITECTURE.md") -> list[Guarantee]:
-    """In the order of the table."""
+    """Returns the rows in the order of the table."""
     table = document.read_text().partition(HEADING)[2].partition("\n## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     return [_guarantee(row) for row in rows]
@@ -30,7 +30,7 @@ def _guarantee(row: str) -> Guarantee:
 
 
 def _files(names: list[str]) -> list[str]:
-    """A bare name lies in the directory of the one before it. Commands are left out."""
+    """Returns the named files, without commands. A bare name is in the previous one's directory."""
     files: list[str] = []
     for name in (name for name in names if " " not in name):
         is_bare = "/" not in name and files

@@ -6,19 +6,19 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`old` occurs once in `file`; paths count from the project."""
+    """`old` must occur exactly once in `file`. Paths are relative to the project."""
 
     file: str
     old: str
     new: str
-    test: str  # `file::test`, of which all parameters run, or `file::test[parameters]`
+    test: str  # `file::test` runs with all parameters, `file::test[parameters]` with these
 
     @property
     def test_file(self) -> str:
         return self.test.partition("::")[0]
 
     def applied_to(self, source: str) -> str:
-        """Raises ValueError unless `old` occurs exactly once."""
+        """Returns the changed source. Raises ValueError unless `old` occurs exactly once."""
         if source.count(self.old) != 1:
             raise ValueError(f"{self.file} holds {self.old!r} {source.count(self.old)} times")
         return source.replace(self.old, self.new)

@@ -1,4 +1,4 @@
-"""Mutants: What sinks make visible, and what proves it."""
+"""Mutants: the output that sinks make visible, and the proof of it."""
 
 from tests.mutants.mutant import Mutant
 

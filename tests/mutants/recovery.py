@@ -1,4 +1,4 @@
-"""Mutants: Who may act, what is kept, and where a run goes on."""
+"""Mutants: which process may act, what is kept, and where a run continues."""
 
 from tests.mutants.mutant import Mutant
 

@@ -1,4 +1,4 @@
-"""Mutants: Structured Streaming queries of other people."""
+"""Mutants: Structured Streaming queries that other people wrote."""
 
 from tests.mutants.mutant import Mutant
 

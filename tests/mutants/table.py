@@ -1,4 +1,4 @@
-"""All mutants, by the claim of their row in ARCHITECTURE.md."""
+"""All mutants, keyed by the claim of their row in ARCHITECTURE.md."""
 
 from tests.mutants.checkpoints import CHECKPOINTS
 from tests.mutants.control_plane import CONTROL_PLANE

@@ -1,7 +1,7 @@
 """Runs the tests of mutants in copies of the project, so that the checkout itself never changes.
 
-A mutant is killed if its test fails. A module that cannot be imported any more, or a fixture that
-fails, proves nothing about the test.
+A mutant is killed if its test fails. If a module can no longer be imported, or a fixture fails,
+that proves nothing about the test.
 """
 
 import itertools
@@ -26,8 +26,8 @@ from tests.new_home import KEPT_DATABASE
 
 TEST_S = 20.0
 SLOWER = 5
-"""A test that waits for what the mutant prevents fails after `TEST_S`, or after so many times as
-long as it takes without the mutant."""
+"""A test that waits for something that the mutant prevents fails after `TEST_S`, or after this many
+times its duration without the mutant if that is longer."""
 BASELINE_TEST_S = 300.0
 RUN_S = 1_200
 DATABASE = "database.sqlite3"
@@ -51,11 +51,11 @@ class Trial:
 
 
 class Copies:
-    """As many copies of the project as trials run side by side."""
+    """The copies of the project, one for each trial that runs side by side."""
 
     def __init__(self, project: Path, home: Path, count: int) -> None:
         self._free: SimpleQueue[Path] = SimpleQueue()
-        self._database = home / DATABASE  # with all tables, once a test needed them
+        self._database = home / DATABASE  # has all tables; made once a test needs them
         for number in range(count):
             self._free.put(_copied(project, home / f"copy-{number}"))
 
@@ -68,7 +68,7 @@ class Copies:
             self._free.put(copy)
 
     def unmutated(self, tests: Sequence[str]) -> "Baseline":
-        """Runs all of `tests`, in one process."""
+        """Runs all of `tests` in one process, without a mutant."""
         with self.one() as copy:
             database = copy / DATABASE
             report = _Report.of_tests(copy, tests, BASELINE_TEST_S, database)
@@ -77,7 +77,7 @@ class Copies:
         return Baseline(report.failures | report.errors, report.longest_s)
 
     def trial(self, mutant: Mutant, usual_s: float = 0.0) -> Trial:
-        """`usual_s`: what the test takes without the mutant."""
+        """Runs the mutant's test. `usual_s` is the test's duration without the mutant."""
         began_s = time.monotonic()
         limit_s = max(TEST_S, SLOWER * usual_s)
         with self.one() as copy, _mutated(copy, mutant):
@@ -93,17 +93,17 @@ class Copies:
         return Trial(outcome, seconds, why)
 
     def _database_for(self, mutant: Mutant) -> Path | None:
-        """None: the trial makes tables of its own, because the mutant may change them."""
+        """Returns None if the trial must make its own tables because the mutant may change them."""
         may_use = self._database.exists() and not MAKES_TABLES.search(mutant.file)
         return self._database if may_use else None
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Tests that do not pass without any mutant, and why; and how long each takes."""
+    """The tests that fail without any mutant, with the reason, and the duration of each test."""
 
     failing: dict[str, str]
-    longest_s: dict[str, float]  # of each test, its slowest parameters
+    longest_s: dict[str, float]  # each test's duration with its slowest parameters
 
     def usual_s(self, mutant: Mutant) -> float:
         return self.longest_s.get(_key_of(mutant.test), 0.0)
@@ -117,7 +117,7 @@ def copies(count: int, project: Path = PROJECT) -> Iterator[Copies]:
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """Why each test failed, or could not run. `errors` has an entry if there is no report."""
+    """The reason why each test failed or could not run; without a report, `errors` has an entry."""
 
     failures: dict[str, str]
     errors: dict[str, str]
@@ -172,14 +172,14 @@ def _name_of(case: ElementTree.Element) -> str:
 
 
 def _key_of(test: str) -> str:
-    """As a report names a test, without parameters."""
+    """Returns a test's name as reports have it, without parameters."""
     file, _, name = test.partition("[")[0].partition("::")
     return f"{file.removesuffix('.py').replace('/', '.')}::{name}"
 
 
 @contextmanager
 def _mutated(copy: Path, mutant: Mutant) -> Iterator[None]:
-    """No two contents of a file have the same time, or Python takes one for the other, compiled."""
+    """Applies the mutant. The file gets a new time, or Python would reuse older compiled code."""
     file = copy / mutant.file
     original, time_ns = file.read_text(), file.stat().st_mtime_ns
     mutant.apply(copy)
@@ -192,7 +192,7 @@ def _mutated(copy: Path, mutant: Mutant) -> Iterator[None]:
 
 
 def _copied(project: Path, to: Path) -> Path:
-    """What is tracked, as it is in the checkout now."""
+    """Copies all tracked files as they are in the checkout now."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=project, capture_output=True, text=True, check=True
     )

@@ -1,1 +1,1 @@
-"""Real driver and slot processes without Spark: what kill -9 does, in a second."""
+"""Real driver and slot processes without Spark, to show in a second what kill -9 does."""

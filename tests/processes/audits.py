@@ -1,4 +1,4 @@
-"""What an audit says of a finished run of the flow `numbers`."""
+"""The audit that a finished run of the flow `numbers` must pass."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.processes.numbers import expected
 
 
 def assert_proven(root: Path, total: int) -> None:
-    """Of the only run in `root`: every record was read once, and every row given is there."""
+    """Asserts that the only run in `root` read each record once and has all its output rows."""
     (run,) = (RunDirectory(path) for path in root.glob("numbers/runs/*"))
 
     report = audit(run)

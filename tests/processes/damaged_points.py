@@ -1,4 +1,4 @@
-"""Finds the manifests of a run's checkpoints, and alters them behind its back."""
+"""Finds the manifests of a run's checkpoints, and alters them without the run's knowledge."""
 
 from pathlib import Path
 
@@ -6,12 +6,12 @@ from pipelines.domain.run import RunDirectory
 
 
 def manifests(directory: RunDirectory) -> list[Path]:
-    """Oldest first."""
+    """Returns the manifests, oldest first."""
     return sorted(directory.path.glob("checkpoints/chk-*/manifest.json"), key=number_of)
 
 
 def alter(manifest: Path) -> None:
-    """In one step: a process may be reading it."""
+    """Alters the manifest in one step, since a process may be reading it."""
     altered = manifest.with_name(".altered")
     altered.write_bytes(manifest.read_bytes().replace(b"numbers", b"letters", 1))
     altered.replace(manifest)

@@ -1,4 +1,4 @@
-"""A flow over a topic some of whose records cannot be decoded: those go to a topic of their own."""
+"""A flow over a topic with records that cannot be decoded: those go to a topic of their own."""
 
 import os
 from collections.abc import Mapping

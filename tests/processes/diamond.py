@@ -1,7 +1,7 @@
-"""One source, two ways of different length, and the place where they meet again.
+"""One source, two paths of different length, and the operator where they meet again.
 
-There every record arrives once by each way, and behind the record of its key that came before it:
-the output says which one that was, by way. The source ends when a file says so.
+Every record arrives there once on each path. The output names, per path, the record of the same key
+that came before it. The source ends when a file exists.
 """
 
 import time
@@ -32,7 +32,7 @@ from pipelines.stream import (
 from tests.processes.numbers import KEYS, SCHEMA, SPLIT_RECORDS, Numbers
 from tests.processes.silent import NOTHING, OVER, POLL_S
 
-SHORT, LONG = range(2)  # ways
+SHORT, LONG = range(2)  # paths
 SLOW_S = 0.004
 FIRST = -1
 MET = pa.schema([("number", pa.int64()), ("way", pa.int64()), ("previous", pa.int64())])
@@ -43,7 +43,7 @@ class NumbersUntilTold(Numbers):
     script: Path = Path()
 
     def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
-        # Not super(): a dataclass with slots is not the class that it knows.
+        # Not super(), which does not work in a dataclass with slots.
         yield from Numbers.read(self, index, offset)
         is_last = Numbers.split_id(self, index + 1) is None
         while is_last and not (self.script / OVER).exists():
@@ -84,7 +84,7 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
 
 
 def _with_keys_of_a_split(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Splits are read side by side: between them there is no order."""
+    """Splits are read side by side, so records of different splits have no order."""
     splits = pc.divide(batch["number"], SPLIT_RECORDS)
     keys = pc.add(batch["key"], pc.multiply(splits, KEYS))
     return pa.record_batch([batch["number"], keys, batch["at"]], schema=SCHEMA)
@@ -97,7 +97,7 @@ def _slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def expected(total: int) -> pd.DataFrame:
     numbers = pd.DataFrame({"number": range(total)})
-    # Keys go round, so that the one before is `KEYS` numbers back, unless the split begins there.
+    # Keys repeat, so the previous number of a key is `KEYS` back, unless the split begins there.
     is_first = numbers["number"] % SPLIT_RECORDS < KEYS
     numbers["previous"] = (numbers["number"] - KEYS).where(~is_first, FIRST)
     both = pd.concat([numbers.assign(way=way) for way in (SHORT, LONG)])

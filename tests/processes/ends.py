@@ -1,7 +1,7 @@
-"""A flow with nothing between its ends: records from where they are, exactly once to where they go.
+"""A flow of a source and a sink with nothing in between, exactly once.
 
-The rows that go into PostgreSQL and Redis are made from a seed, so that a program that writes
-the same rows in another way can be compared with it. The environment says where the servers are.
+A seed determines the rows for PostgreSQL and Redis, so that you can compare it with a program that
+writes the same rows in another way. The environment says where the servers are.
 """
 
 import os
@@ -34,7 +34,7 @@ TEXTS = pa.array([f"{number:04}".ljust(84, "x") for number in range(1_000)])
 
 
 def rows(draws: Draws) -> list[pa.Array]:
-    """A key belongs to one split, and comes again."""
+    """Returns the columns of the rows; a key belongs to one split, and repeats."""
     keys = draws.offsets % KEYS_PER_SPLIT * SPLITS + draws.split
     texts = TEXTS.take(pa.array(draws.integers("text", 0, len(TEXTS))))
     return [pa.array(keys), pa.array(draws.integers("views", 0, 1 << 30)), texts]

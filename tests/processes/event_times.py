@@ -1,7 +1,7 @@
 """A flow with every kind of window, join and edge; its output follows from its parameters alone.
 
-Two sources of numbers with disordered event times, whose files overlap in time. A straggler comes
-so late that its window may be closed: then it must be in the late output, and only there.
+Two sources emit numbers with disordered event times, and their splits overlap in time. A straggler
+may come after its window has closed; then it must be in the late output, and only there.
 """
 
 from collections.abc import Iterator, Mapping
@@ -66,7 +66,7 @@ class Disordered:
 
     @property
     def out_of_orderness_ms(self) -> int:
-        return 0  # wrong on purpose: the pipeline says what is right
+        return 0  # wrong on purpose; the pipeline sets the right value
 
     def validate(self) -> None:
         pass
@@ -95,7 +95,7 @@ def right_times(numbers: Numbers) -> Numbers:
 
 
 def visits(numbers: Numbers) -> Numbers:
-    """A visit is one session: its numbers are neighbours, and the gap never opens within it."""
+    """A visit is one session: neighbouring numbers with no gap as long as the session gap."""
     return numbers // SESSION_NUMBERS
 
 
@@ -156,7 +156,7 @@ def is_no_straggler(batch: pa.RecordBatch) -> pa.BooleanArray:
 
 
 def is_early(batch: pa.RecordBatch, column: str) -> pa.BooleanArray:
-    """Few enough to be joined each with each; no right number has the key 0."""
+    """Keeps few enough rows to join all with all; no right number has the key 0."""
     numbers = batch.column(column).to_numpy()
     return pa.array((numbers < 300) & ((numbers % KEYS != 0) | (column == "number")))
 
@@ -174,7 +174,7 @@ def committed(output: Path, name: str) -> pd.DataFrame:
 
 
 def expected_sliding(total: int) -> pd.DataFrame:
-    """Each number twice, because both sources hold it, in each of its two windows."""
+    """Each number counts twice, because both sources emit it, in each of its two windows."""
     numbers = np.repeat(np.arange(total), 2)
     minute = left_times(numbers) // 60_000 * 60_000
     frames = [

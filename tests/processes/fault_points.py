@@ -1,9 +1,9 @@
-"""Whose the named points are: the driver's, a slot's in a checkpoint, a slot's in a restore."""
+"""The named points by owner: the driver, a slot in a checkpoint, a slot in a restore."""
 
 from pipelines.domain.faults import FaultPoint
 
 RECOVERY_POINTS = (FaultPoint.RESTARTING, FaultPoint.REWINDING, FaultPoint.REWOUND)
-"""Of the driver; only at the first one a slot may still live."""
+"""Points of the driver; only at the first one may a slot still be alive."""
 
 DRIVER_POINTS = (FaultPoint.ACKNOWLEDGED, FaultPoint.PUBLISHED, *RECOVERY_POINTS)
 RESTORE_POINTS = (FaultPoint.RESTORING, FaultPoint.OPENED, FaultPoint.RESTORED)

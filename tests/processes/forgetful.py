@@ -1,4 +1,4 @@
-"""A flow into a target that holds transactions, and has given up every one when it is committed."""
+"""A flow whose target keeps transactions, but has given up each one before it is committed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""A flow over a directory that grows: the keys of all its files, as they are, into files.
+"""A flow over a directory that grows: it copies the keys of all files to its output.
 
-Or over one that is fixed: then each process that builds the flow lists it and adds a file, before
-the others list it.
+With a fixed directory, each process that builds the flow lists the files and then adds one, before
+the next process lists them.
 """
 
 import json
@@ -21,7 +21,7 @@ from pipelines.stream import Environment, Flow, Pipeline
 
 SCHEMA = pa.schema([("key", pa.int64())])
 LATE = 1_000_000
-"""Keys of files that were added after the driver had looked."""
+"""The first key of files added after the driver had looked."""
 
 LOOK_EVERY = timedelta(milliseconds=50)
 
@@ -48,7 +48,7 @@ def inbox_of(output: Path) -> Path:
 
 
 def put(output: Path, name: str, keys: range) -> None:
-    """A whole file at once."""
+    """Writes a whole file at once."""
     inbox = inbox_of(output)
     inbox.mkdir(exist_ok=True)
     new = inbox / f".{name}"
@@ -57,7 +57,7 @@ def put(output: Path, name: str, keys: range) -> None:
 
 
 def committed_keys(output: Path) -> list[int]:
-    """In order, so that one that is missing or there twice is seen."""
+    """Returns the keys in order, so that a missing or doubled key shows."""
     files = [path for path in output.glob("*.parquet") if path.name[0] not in "._"]
     return sorted(key for file in files for key in pq.read_table(file)["key"].to_pylist())
 

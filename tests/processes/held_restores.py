@@ -1,6 +1,6 @@
-"""The flow `numbers` with a sink that takes as long to open as a test wants, after a failure.
+"""The flow `numbers` with a sink that, after a failure, opens only when the test lets it.
 
-What a download of a large state, or a commit that a server holds up, is to a slot.
+To a slot, this looks like a download of a large state, or a commit that a server delays.
 """
 
 import time
@@ -22,7 +22,7 @@ POLL_S = 0.002
 
 @dataclass(frozen=True, slots=True)
 class HeldFiles(ExactlyOnceFiles):
-    """Opens at once in the first attempt; in a later one, when the file `let-go` exists."""
+    """Opens at once in the first attempt; in a later one, only once the file `let-go` exists."""
 
     def open(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:
         if context.attempt > 1:

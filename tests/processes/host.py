@@ -1,7 +1,7 @@
 """Hosts a run without Spark: a driver process whose slots are plain processes.
 
-All are forked from one server that has everything imported, so each is up in milliseconds. What a
-driver and a slot do is the real thing; only Spark's placing and killing of slots is missing.
+All are forked from one server that has imported everything, so each starts in milliseconds. The
+code of driver and slot is the real one; only Spark's placing and killing of slots is missing.
 """
 
 import logging
@@ -46,7 +46,7 @@ OWN = {
     "diamond": "tests.processes.diamond",
     "published": "tests.processes.published",
     "silent": "tests.processes.silent",
-    "numbers_again": "tests.processes.numbers",  # another pipeline of the same uids
+    "numbers_again": "tests.processes.numbers",  # another pipeline with the same uids
     "numbers_held": "tests.processes.held_restores",
     "numbers_mixed": "tests.processes.mixed",
     "shared_lists": "tests.processes.shared_lists",
@@ -65,21 +65,23 @@ OWN = {
     "wide_rows": "tests.processes.wide_rows",
     "small_records": "tests.processes.small_records",
 }
-"""Pipelines of tests, and their modules."""
+"""The pipelines that tests use, and their modules."""
 
 for _name, _module in OWN.items():
     declare(_name, _module)
 PRELOADED = ["pytest", "tests.processes.host", *modules_of_flows(), "pandas"]
 HURRY = "hurry"
 STALL = "stall"
-"""A file with a number: the driver's next line of the journal takes so many seconds more."""
+"""A file with a number: the driver's next journal line takes so many seconds longer."""
 
 ELSEWHERE = "FTDASH_TEST_ELSEWHERE"
-"""In the environment of a driver that acts as if on the machine that this names: no process id of
-it means anything here."""
+"""Environment variable: the driver acts as if on the machine of this name.
+
+No process id of that machine means anything here.
+"""
 
 PACKAGES = "FTDASH_TEST_PACKAGES"
-"""In the environment of a driver: the directory of the package that Spark would send to slots."""
+"""Environment variable of a driver: the directory of the package that Spark would send to slots."""
 
 EXIT_FAILED = 1
 SLOT_ENDS_S = 30.0
@@ -94,7 +96,7 @@ def plain_stages(spec: RunSpec, post: Callable[[JobEvent], None]) -> Iterator[Sl
 
 
 class DriverProcess:
-    """What `StartedRun` asks of its driver, for a forked one."""
+    """Offers for a forked driver what `StartedRun` needs of its driver."""
 
     def __init__(self, process: BaseProcess) -> None:
         self._process = process
@@ -124,10 +126,10 @@ def hosted_run(
     allows_faults: bool = True,
     environment: dict[str, str] | None = None,
 ) -> Iterator[StartedRun]:
-    """The flow `numbers` in a run of its own, or another driver for the run `run_id`.
+    """Hosts the flow `numbers` in a run of its own, or another driver for the run `run_id`.
 
-    `asked` holds further fields of the run's specification. A paced run goes on at full speed from
-    `hurry` on.
+    `asked` has further fields of the run's specification. A paced run continues at full speed once
+    `hurry` is called.
     """
     asked = asked or {}
     pipeline = str(asked.get("pipeline", "numbers"))
@@ -160,8 +162,10 @@ def hosted_run(
 
 
 def _end_slots(run: StartedRun) -> None:
-    """A slot ends by itself soon after its driver, but until then it writes into the directories
-    of the test, which are about to be deleted."""
+    """Kills the slots, which would end by themselves soon after their driver.
+
+    Until then they write into the test's directories, which are about to be deleted.
+    """
     server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     slots = []
     for envelope in run.of(SlotConnected):
@@ -178,7 +182,7 @@ def _end_slots(run: StartedRun) -> None:
 
 
 def hurry(root: Path) -> None:
-    """From now on the runs of the flow `numbers` in `root` find something to read at any time."""
+    """From now on, runs of the flow `numbers` in `root` find something to read at any time."""
     (root / HURRY).touch()
 
 
@@ -190,7 +194,7 @@ def _places_in(root: Path, pipeline: str) -> dict[str, str]:
 def _driver_main(path: str, environment: dict[str, str]) -> None:
     directory = RunDirectory(Path(path))
     log_to(directory)
-    # Slots come from the server that this process was forked from; by itself it would start one.
+    # Slots come from the server that forked this process; without this, it would start one.
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
     os.environ.update(environment)
     enter_machine(0)
@@ -201,7 +205,7 @@ def _driver_main(path: str, environment: dict[str, str]) -> None:
 
 
 def drive_to_the_end(directory: RunDirectory) -> NoReturn:
-    """Of the run, and of this process."""
+    """Drives the run to its end, and ends this process."""
     try:
         with Lease.acquire(directory) as lease:
             status = drive(directory, lease, plain_stages, end_at_once)
@@ -227,7 +231,7 @@ def _let_disk_stall(root: Path) -> None:
 
 
 def _slot_main(address: SlotAddress, slot: int, environment: dict[str, str]) -> None:
-    os.environ.update(environment)  # a slot has its driver's, as under Spark
+    os.environ.update(environment)  # a slot has its driver's environment, as under Spark
     enter_machine(1 + slot)
     packages = os.environ.get(PACKAGES)
     run_slot(address, slot, Path(packages) if packages else None)

@@ -1,4 +1,4 @@
-"""Runs whose checkpoints refer to each other's files: their settings, and what they leave."""
+"""Runs whose checkpoints refer to each other's files: their settings, and the files they leave."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""An installation whose worker is a loop of rounds and whose drivers host their slots, without
-Spark and a broker, and a pipeline in it that waits for a test.
+"""An installation without Spark and a broker, and a pipeline in it that waits for a test.
 
-Its code may be that of another checkout: an installation of an older version.
+Its worker is a loop of rounds, and its drivers host their slots. Its code may be that of another
+checkout, for an installation of an older version.
 """
 
 import os
@@ -120,7 +120,7 @@ class Installation:
         return str(self.rows("SELECT step FROM jobs_upgrade")[0][0])
 
     def completed(self, number: int) -> int:
-        """Checkpoints of that run."""
+        """Returns the number of completed checkpoints of that run."""
         query = (
             "SELECT count(*) FROM checkpoints_checkpoint c JOIN jobs_run r ON r.id = c.run_id"
             f" WHERE r.number = {number} AND c.completed_at IS NOT NULL"
@@ -135,7 +135,7 @@ class Installation:
         return f"not yet: {self.statuses()} {self.rows('SELECT * FROM jobs_upgrade')} {log}"
 
     def kill_all(self) -> None:
-        """Its worker, and every process that was started in its environment."""
+        """Kills its worker, and every process started in its environment."""
         if self.worker is not None:
             self.kill_worker()
         for process in psutil.process_iter():
@@ -148,7 +148,7 @@ class Installation:
 
 
 def started(site: Installation, root: Path, settings: dict[str, str]) -> None:
-    """Run 1, with a checkpoint."""
+    """Submits run 1 and waits for two completed checkpoints."""
     given = [f"--set={key}={value}" for key, value in settings.items()]
     places = [f"--parameter={name}={root / name}" for name in ("output", "hurry")]
     code = ["--code", str(package(root, "1.0", GOOD)), "--flow", "orders"]

@@ -1,6 +1,6 @@
-"""A flow over a log some of whose records its parser cannot read; and the same with a better one.
+"""A flow over a log with records that its parser cannot read, and a flow with a better parser.
 
-The better one takes values as they are and reads what there is of a number in them.
+The better one takes values as they are and extracts any number in them.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The flow that process tests run: numbers with event time, counted per key and window.
 
-The right output follows from the parameters alone, so every test has its oracle.
+The expected output follows from the parameters alone, so every test can compute it.
 """
 
 import time
@@ -27,7 +27,7 @@ SPLIT_RECORDS = 1_000
 BATCH_RECORDS = 100
 HELD_FROM = 0.75
 HELD_AT = 3_700
-"""A number in the middle of a window: where all are read up to it, some are in state."""
+"""A number in the middle of a window: when all numbers before it are read, state holds some."""
 POLL_S = 0.002
 SCHEMA = pa.schema(
     [("number", pa.int64()), ("key", pa.int64()), ("at", pa.timestamp("ms", tz="UTC"))]
@@ -36,12 +36,12 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """0, 1, 2, ...: a thousand to a split. Implements `Source`.
+    """0, 1, 2, ..., a thousand per split. Implements `Source`.
 
     Until the file `hurry` exists, there is nothing to read for `pause_s` before each batch, and
-    nothing at all from the number `held_at` on: a test has all the time it needs, on the slowest
-    machine, and waits for none of it afterwards. A source that pauses is held at its last quarter
-    unless `held_at` says otherwise.
+    nothing at all from the number `held_at` on. So a test has all the time it needs on the slowest
+    machine, and does not wait afterwards. A source that pauses is held at its last quarter unless
+    `held_at` is set.
     """
 
     total: int
@@ -141,7 +141,7 @@ def expected(total: int) -> pd.DataFrame:
 
 
 def committed(output: Path) -> pd.DataFrame:
-    """What a reader sees: every row of every visible file, in the order of `expected`."""
+    """Returns the rows of all visible files, as a reader sees them, in the order of `expected`."""
     files = sorted(path for path in output.glob("*.parquet") if path.name[0] not in "._")
     if not files:
         return expected(0)
@@ -153,14 +153,14 @@ def committed(output: Path) -> pd.DataFrame:
 
 
 def assert_exact(output: Path, total: int = TOTAL) -> None:
-    """Every window once, and nothing left over of what was never committed."""
+    """Asserts that every window is there once, and that no uncommitted file is left over."""
     left_over = [p.name for p in output.iterdir() if p.name.startswith((".p", ".i"))]
     assert left_over == []
     assert_rows_exact(output, total)
 
 
 def assert_rows_exact(output: Path, total: int = TOTAL) -> None:
-    """For output of a run beside which a dead one has prepared more, which may be restored yet."""
+    """Allows files that a dead run prepared in the same output, since a restore may need them."""
     pd.testing.assert_frame_equal(committed(output), expected(total), check_dtype=False)
 
 

@@ -1,4 +1,4 @@
-"""What the flow `page_views` has to count, worked out apart from it; and the feed as a process."""
+"""The counts expected of the flow `page_views`, computed without it; and the feed as a process."""
 
 import json
 import os
@@ -18,11 +18,11 @@ END_S = 20.0
 
 Totals = dict[str, int]
 Windows = dict[tuple[str, str], int]
-"""By app, and start of the window."""
+"""Counts by app and start of the window."""
 
 
 def counted(views_per_split: Sequence[int]) -> tuple[Totals, Windows]:
-    """One view after the other, in plain Python."""
+    """Counts one view after the other, in plain Python."""
     totals: Counter[str] = Counter()
     windows: Counter[tuple[str, str]] = Counter()
     for split, count in enumerate(views_per_split):
@@ -38,14 +38,14 @@ def window_of(second: int) -> str:
 
 
 def each_once(rows: Sequence[Sequence[str]]) -> Windows:
-    """Rows of app, window and views as any reader shows them; none may be there twice."""
+    """Converts rows of app, window and views from any reader; asserts that none is there twice."""
     windows = {(app, iso(start)): int(views) for app, start, views in rows}
     assert len(windows) == len(rows)
     return windows
 
 
 def pairs(rows: Sequence[Sequence[str]]) -> Totals:
-    """Rows of app and total; none may be there twice."""
+    """Converts rows of app and total; asserts that none is there twice."""
     totals = {app: int(views) for app, views in rows}
     assert len(totals) == len(rows)
     return totals
@@ -56,13 +56,13 @@ def iso(shown: str) -> str:
 
 
 def windows_in(records: Sequence[str]) -> Windows:
-    """Of records of Kafka, JSON each; those of totals beside them are left out."""
+    """Returns the windows in Kafka's JSON records, and skips the totals among them."""
     rows = [row for row in map(json.loads, records) if "window_start" in row]
     return each_once([[row["app_id"], row["window_start"], row["views"]] for row in rows])
 
 
 def totals_in(records: Sequence[str]) -> Totals:
-    """The last of each app; a total only ever grows."""
+    """Returns the last total of each app; asserts that a total only grows."""
     totals: Totals = {}
     for row in map(json.loads, records):
         if "window_start" not in row:
@@ -73,7 +73,7 @@ def totals_in(records: Sequence[str]) -> Totals:
 
 @contextmanager
 def feeding(environment: dict[str, str], *words: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """The feed as a program of its own; asked to end with the block, if it still runs."""
+    """Runs the feed as a program of its own, and terminates it when the block ends."""
     command = [sys.executable, "-m", "pipelines.flows.page_view_feed", "--seed", str(SEED)]
     feed = subprocess.Popen([*command, *words], cwd=ROOT, env={**os.environ, **environment})
     try:

@@ -1,7 +1,7 @@
-"""A flow with functions that fail on some numbers: beside their source, and behind an exchange.
+"""A flow with functions that fail on some numbers: at the source, and behind an exchange.
 
-What is behind the exchange counts the numbers of each key, and changes its count before it fails,
-so that a state that was half changed would show in the output for ever.
+The function behind the exchange counts the numbers of each key. It changes its count before it
+fails, so that a half-changed state would show in the output for ever.
 """
 
 import json
@@ -35,10 +35,10 @@ COUNTED = pa.schema([("number", pa.int64()), ("key", pa.int64()), ("nth", pa.int
 
 @dataclass(frozen=True, slots=True)
 class TornNumbers(Numbers):
-    """Some of its numbers cannot be read."""
+    """Numbers, some of which the source cannot read."""
 
     torn: frozenset[int] = frozenset()
-    stays: bool = False  # there is nothing behind the last one, but it goes on
+    stays: bool = False  # the source does not end after the last number
 
     def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
         yield from self._read(index, offset)
@@ -47,7 +47,7 @@ class TornNumbers(Numbers):
             yield pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
     def _read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
-        # Not super(): a dataclass with slots is not the class that it knows.
+        # Not super(), which does not work in a dataclass with slots.
         for batch in Numbers.read(self, index, offset):
             numbers = batch.column("number").to_pylist()
             row = next((row for row, number in enumerate(numbers) if number in self.torn), None)
@@ -107,7 +107,10 @@ def numbers_of(text: str) -> set[int]:
 
 
 def assert_each_is_processed_or_quarantined(root: Path, total: int, poison: set[int]) -> None:
-    """Never both, never neither, never twice, and nothing of one that failed is in a state."""
+    """Asserts that each number is either processed or quarantined, once.
+
+    No state contains anything of a number that failed.
+    """
     processed = output_of(root)
     lines = quarantine_of(root)
     kept = [
@@ -132,7 +135,7 @@ def output_of(root: Path) -> list[tuple[int, int, int]]:
 
 
 def quarantine_of(root: Path) -> list[dict[str, str]]:
-    """What a reader sees."""
+    """Returns the lines that a reader of the quarantine sees."""
     files = sorted((root / "poisoned" / "quarantine" / "numbers").glob("part-*.jsonl"))
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 

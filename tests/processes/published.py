@@ -1,4 +1,4 @@
-"""A flow that publishes numbers in Kafka, one record each, for tests of what is published again."""
+"""A flow that writes one Kafka record per number, for tests of records published again."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,8 @@
-"""A flow whose output tells every record that was lost or came twice: numbers in, numbers out.
+"""A flow whose output shows every lost or doubled record: numbers in, numbers out.
 
-Every second split is read slowly, so that barriers arrive far apart; the reader behind the exchange
-is slow, too, so that records queue up in front of it; it may have state, of so many keys.
+Every second split is read slowly, so that barriers arrive far apart. The operator behind the
+exchange is slow too, so that records queue up before it. It may have state of a given number of
+keys.
 """
 
 import time
@@ -34,15 +35,17 @@ KEY_INDEX = SCHEMA.get_field_index("key")
 
 @dataclass(frozen=True, slots=True)
 class LaggingNumbers(Numbers):
-    """Waits before each batch, four times as long in every second split; `whole_splits`: a batch
-    is a split."""
+    """Waits before each batch, four times as long in every second split.
+
+    With `whole_splits`, a batch is a split.
+    """
 
     lag_s: float = 0.0
     whole_splits: bool = False
     keys: int = KEYS
 
     def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
-        # Not super(): a dataclass with slots is not the class that it knows.
+        # Not super(), which does not work in a dataclass with slots.
         batches = Numbers.read(self, index, offset)
         if self.whole_splits:
             batches = iter(pa.Table.from_batches(batches, SCHEMA).combine_chunks().to_batches())
@@ -53,7 +56,7 @@ class LaggingNumbers(Numbers):
 
 
 class SlowMemory(BatchProcessFunction):
-    """Passes on what it gets, and keeps the newest number of each key."""
+    """Passes its input on, and keeps the newest number of each key."""
 
     def __init__(self, slow_s: float) -> None:
         self._slow_s = slow_s
@@ -101,7 +104,7 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What became of 0, 1, ..., total - 1."""
+    """How many of the numbers 0, 1, ..., total - 1 were lost or came again."""
 
     lost: int
     doubled: int

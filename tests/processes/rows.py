@@ -1,4 +1,4 @@
-"""Numbers counted into a table of PostgreSQL, by plain transactions or by prepared ones."""
+"""Numbers counted into a PostgreSQL table, by plain transactions or by prepared ones."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Asking a run for a savepoint, and what the answer says."""
+"""Requests to a run for a savepoint, and its answers."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ STEP_S = 60.0
 
 
 def asked(run: StartedRun, command: DriverCommand) -> Path:
-    """Deliver and wait for the one answer; the savepoint."""
+    """Delivers the command, waits for its answer, and returns the path of the savepoint."""
     answer = answered(run, command)
     assert answer.outcome is RequestOutcome.SUCCEEDED, answer.message
     return Path(answer.path or "")

@@ -1,9 +1,9 @@
-"""A flow that goes only as far as its test says, so that what a crash leaves is no matter of luck.
+"""A flow that goes only as far as its test says, so that a crash leaves the same state each time.
 
 Numbers go from two splits through a keyed relay into files. Each split reads as far as a file in
-`script` allows; the relay writes down what it has seen, and when. The fast split takes barriers
-while it waits; the slow one does not, so that its barrier comes behind the fast one's by as much
-as the test likes.
+`script` allows; the relay records what it has seen, and when. The fast split takes barriers while
+it waits. The slow one does not, so its barrier comes as long after the fast one's as the test
+likes.
 """
 
 import os
@@ -22,15 +22,15 @@ from pipelines.stream import Environment, Flow, Pipeline, Stream
 from tests.processes.numbers import SCHEMA, Numbers
 
 FAST, SLOW = range(2)  # splits
-SPLIT = 1_000  # numbers
-LAST = 400  # of each split, so many are there
+SPLIT = 1_000  # numbers per split at most
+LAST = 400  # numbers that each split has
 BEFORE = {FAST: range(200), SLOW: range(SPLIT, SPLIT + 200)}
-"""Read before the barriers of checkpoint 1: the last hundred of the slow ones once it may."""
+"""Read before the barriers of checkpoint 1; the slow split waits before its last hundred."""
 BEHIND = range(200, 300)
-"""The fast split's, behind the barrier of checkpoint 1 and before the slow split's one."""
+"""The fast split's numbers between its barrier of checkpoint 1 and the slow split's."""
 
-FAST_WAITS, SLOW_WAITS, BEHIND_IS_SENT = "fast-waits", "slow-waits", "behind-is-sent"  # it says
-SEND_BEHIND, READ_SLOW, RELAY, GO_ON = "send-behind", "read-slow", "relay", "go-on"  # it is told
+FAST_WAITS, SLOW_WAITS, BEHIND_IS_SENT = "fast-waits", "slow-waits", "behind-is-sent"  # flow writes
+SEND_BEHIND, READ_SLOW, RELAY, GO_ON = "send-behind", "read-slow", "relay", "go-on"  # test writes
 SEEN = "seen"
 POLL_S = 0.002
 NOTHING = pa.RecordBatch.from_pylist([], SCHEMA)

@@ -1,4 +1,4 @@
-"""Steps a run of the flow `scripted` through its first checkpoint, and a crash behind it."""
+"""Steps a run of the flow `scripted` through its first checkpoint, and a crash after it."""
 
 import itertools
 import os
@@ -42,7 +42,7 @@ BY_HAND = {
     CHECKPOINTING + "interval": "2 h",
     CHECKPOINTING + "min-pause": "1 h",
     "pipeline.coalescing.max-rows": "1",  # one batch is in work, and the next ones are queued
-    DEBLOATING + "enabled": "false",  # all of them
+    DEBLOATING + "enabled": "false",  # so that all of them are queued
 }
 EXACT = Balance(lost=0, doubled=0)
 
@@ -51,7 +51,7 @@ EXACT = Balance(lost=0, doubled=0)
 def scripted(
     root: Path, settings: dict[str, str], *, relay_waits: bool = False
 ) -> Iterator["Script"]:
-    """The slow split's last hundred, and everything behind the barriers, wait for the test."""
+    """Runs the flow; the slow split's last hundred and all after the barriers wait for the test."""
     directory = root / "script"
     directory.mkdir()
     if not relay_waits:
@@ -67,7 +67,7 @@ def scripted(
 
 @dataclass
 class Script:
-    """Checkpoint 1, step by step, and the crash behind it."""
+    """Checkpoint 1, step by step, and the crash after it."""
 
     run: StartedRun
     directory: Path
@@ -81,7 +81,7 @@ class Script:
         self.run.wait_for(lambda _: all((self.directory / s).exists() for s in said), STEP_S)
 
     def seen(self, numbers: range | set[int]) -> dict[int, int]:
-        """Which of them the relay has seen, and when for the first time."""
+        """Returns when the relay first saw each of the numbers; unseen ones are missing."""
         first: dict[int, int] = {}
         for number, at_ms in self._log():
             if number in numbers:
@@ -97,7 +97,7 @@ class Script:
         return [(int(number), int(at_ms)) for number, at_ms in map(str.split, lines)]
 
     def is_in_order(self) -> bool:
-        """Of each key and split, by when the relay saw each number for the last time."""
+        """Returns True if the relay last saw the numbers of each key and split in order."""
         last = {number: place for place, (number, _) in enumerate(self._log())}
         lanes: dict[tuple[int, int], list[int]] = {}
         for number in sorted(last, key=last.__getitem__):
@@ -114,7 +114,7 @@ class Script:
         self.until(FAST_WAITS, SLOW_WAITS)
 
     def until_between_the_barriers(self) -> None:
-        """The fast split's barrier is out, with records behind it; the slow one's is not."""
+        """Waits until the fast split's barrier is out with records behind it, the slow's not."""
         self.until_barriers_can_come()
         if (self.directory / RELAY).exists():
             self.until_seen({*BEFORE[FAST], *range(BEFORE[SLOW].start, BEFORE[SLOW].start + 100)})
@@ -133,7 +133,7 @@ class Script:
         self.run.wait_for(lambda _: len(self.run.completed()) == 1, STEP_S)
 
     def crash(self) -> Balance:
-        """A slot dies; then the run may go on to its end."""
+        """Kills a slot, then lets the run continue to its end."""
         os.kill(self.run.pid_of(0), signal.SIGKILL)
         self.run.wait_for(lambda _: bool(self.run.of(FailureOccurred)), STEP_S)
         often = {CHECKPOINTING + "interval": "50 ms", CHECKPOINTING + "min-pause": "0"}
@@ -147,7 +147,7 @@ class Script:
         return balance(self.output, 2 * LAST)
 
     def phases(self, vertex: str) -> list[SubtaskPhases]:
-        """Of checkpoint 1."""
+        """Returns the phases of the vertex's subtasks in checkpoint 1."""
         events = [envelope.event for envelope in self.run.of(SubtaskAcknowledged)]
         return [
             event.phases
@@ -157,7 +157,7 @@ class Script:
         ]
 
     def relays(self) -> list[SubtaskPhases]:
-        """Of the checkpoint that the script has made them take: there are always some."""
+        """Returns the relays' phases in checkpoint 1; asserts that there are some."""
         relays = self.phases("relay")
         assert relays, "no relay has acknowledged"
         return relays
@@ -167,7 +167,7 @@ class Script:
         return relay
 
     def channels_of(self, slot: int) -> list[ChannelAlignment]:
-        """From the fast split and from the slow one."""
+        """Returns the channels from the fast split and from the slow one, in that order."""
         return sorted(self.relay(slot).channels, key=lambda channel: channel.channel)
 
     def triggered_ms(self) -> int:

@@ -1,4 +1,4 @@
-"""The flow of a test of secrets: a function knows one, and fails with it in the error's text."""
+"""The flow of a test of secrets: a function has one, and fails with it in the error's text."""
 
 import logging
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """A flow with state that belongs to no key: a split list, a union list and a broadcast map.
 
-The first numbers are the elements, each entered once by the subtask that gets it. A subtask
-that begins to work reports what it holds, so that the output shows who had what after each restore.
+The first numbers are the elements, each entered once by the subtask that gets it. A subtask that
+begins to work reports its elements, so that the output shows who had what after each restore.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,10 @@ class Lists(BatchProcessFunction):
         self._rules.put_all(batch["number"], pc.negate(batch["number"]))
 
     def _begin(self, context: ProcessContext) -> None:
-        """Of a union list each keeps its own part, or it would grow with every restore."""
+        """Reports its elements.
+
+        It keeps only its own part of the union list, which would otherwise grow with every restore.
+        """
         self._has_begun = True
         held = {
             "split": self._split.get(),
@@ -103,7 +106,7 @@ def reports_in(output: Path, parallelism: int) -> list[dict[str, object]]:
 
 
 def elements_in(point: Path, manifest: Manifest, kind: Redistribution) -> list[list[int]]:
-    """What each subtask holds in a point of the list of that kind."""
+    """Returns the elements of the list of that kind that each subtask has in a point."""
     store = FileSystemCheckpointStore([str(point)])
     held = []
     for subtask in manifest.subtasks:

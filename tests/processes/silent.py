@@ -1,6 +1,6 @@
-"""A flow most of whose splits have nothing: one ends at once, one has ended, one never says a word.
+"""A flow whose splits mostly have nothing: one ends at once, one has ended, one stays silent.
 
-The silent one goes on until a file says that it is over.
+The silent one continues until a file says that it is over.
 """
 
 import time

@@ -1,7 +1,7 @@
 """A flow of two splits, one of which falls asleep until a file wakes it; their times overlap.
 
-Even numbers come all the time. Odd ones fall silent after a few; when they wake, event time has
-gone on, so that what they bring is late where its window has fired, and in its window elsewhere.
+Even numbers come all the time. Odd ones fall silent after a few. When they wake, event time has
+passed: a number is late if its window has fired, and is in its window otherwise.
 """
 
 import time

@@ -1,7 +1,7 @@
 """A flow of small records in small batches, before a reader that takes its time for each of them.
 
-It never ends. The source writes down how many records it has emitted and how many were in flight at
-most, and the reader how many it has handled, so that a test can count instead of measuring time.
+It never ends. The source records how many records it has emitted and how many were in flight at
+most, and the reader how many it has handled. So a test can count instead of measuring time.
 """
 
 import os
@@ -20,14 +20,14 @@ from pipelines.stream import Environment, Flow, Pipeline
 READER = "reader"
 SPLITS = 2
 BATCH_RECORDS = 20
-CONTENT = "x" * 84  # with the number and the offset of the text: about 100 bytes a record
+CONTENT = "x" * 84  # about 100 bytes a record, with the number and the offset of the text
 SCHEMA = pa.schema([("number", pa.int64()), ("content", pa.string())])
 EMITTED, HANDLED, MOST = "emitted", "handled", "most-in-flight"
 
 
 @dataclass(frozen=True, slots=True)
 class SmallRecords:
-    """0, 2, 4, ... and 1, 3, 5, ... Implements `Source`."""
+    """Splits with 0, 2, 4, ... and 1, 3, 5, .... Implements `Source`."""
 
     counts: Path
     concurrent_splits: int = SPLITS
@@ -68,7 +68,7 @@ class SmallRecords:
 
 
 def total(counts: Path, what: str) -> int:
-    """Over all who count it. A count is the size of a file: one write adds to it."""
+    """Sums over all that count it. A count is the size of a file, so one write adds to it."""
     return sum(each.stat().st_size for each in counts.glob(f"{what}-*"))
 
 

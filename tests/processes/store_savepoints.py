@@ -1,6 +1,6 @@
 """`python -m tests.processes.store_savepoints`: store savepoints of the present format for good.
 
-To be run once when FORMAT_VERSION has grown, with the release that writes that format.
+Run it once when FORMAT_VERSION has grown, with the release that writes that format.
 """
 
 import re
@@ -19,7 +19,7 @@ from tests.processes.host import hosted_run
 from tests.processes.numbers import committed
 
 ROOT = Path(__file__).parents[1] / "stored_savepoints"
-HELD_AT = 700  # in the middle of a window: some of it is in state
+HELD_AT = 700  # in the middle of a window, so that state holds a part of it
 HELD = {"held_at": str(HELD_AT), "total": "1200"}
 SETTINGS = {"execution.checkpointing.interval": "50 ms"}
 STEP_S = 60.0
@@ -43,7 +43,7 @@ def store(taken_as: SavepointFormat, target: Path) -> None:
 
 
 def _forget_the_machine(manifest: Path) -> None:
-    """Where the output lay then does not matter."""
+    """Replaces the directories in the manifest: where the output was then does not matter."""
     _, _, sealed = manifest.read_text().partition('"manifest":')
     content = re.sub(r'"directory":"[^"]*"', '"directory":"/output/of/then"', sealed[:-1])
     manifest.write_text(f'{{"digest":"{digest_of(content.encode())}","manifest":{content}}}')

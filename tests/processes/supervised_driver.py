@@ -15,7 +15,7 @@ from tests.processes.host import PACKAGES, drive_to_the_end, log_to
 
 
 def send_code(directory: RunDirectory) -> None:
-    """As Spark would: the slots find the package in a directory of theirs."""
+    """Does what Spark would do: the slots find the package in a directory."""
     spec = msgspec.json.decode(directory.spec_file.read_bytes(), type=RunSpec)
     if spec.code is not None:
         os.environ[PACKAGES] = str(CodeStore(directory.jobs_root).place_of(spec.code))

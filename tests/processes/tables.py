@@ -1,6 +1,6 @@
-"""A flow into PostgreSQL: the numbers of `numbers`, a row each, by both of its sinks.
+"""A flow that writes the numbers of `numbers` to PostgreSQL, a row each, with both sinks.
 
-The database is named by an environment variable, since its address is a secret.
+An environment variable gives the address of the database, since it is a secret.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A stream is trimmed while its pipeline is stopped: only the accepted gap is passed."""
+"""A stream is trimmed while its pipeline is stopped: the run passes only the accepted gap."""
 
 import os
 from pathlib import Path

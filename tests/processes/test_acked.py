@@ -1,4 +1,4 @@
-"""Mode ACKED in processes: what a crash leaves, and what it costs to follow every record."""
+"""Mode ACKED in processes: what a crash leaves, and the cost of following every record."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ ACKED = {CHECKPOINTING + "mode": "ACKED"}
 def test_after_a_crash_nothing_is_lost_and_what_was_not_known_to_be_processed_comes_twice(
     tmp_path: Path,
 ) -> None:
-    """What was known at the cut is in the checkpoint. The slot that dies hosts the acker."""
+    """The checkpoint contains what was known at the cut. The slot that dies hosts the acker."""
     with scripted(tmp_path, ACKED) as script:
         script.until_between_the_barriers()
         script.until_seen(BEHIND)
@@ -29,7 +29,7 @@ def test_after_a_crash_nothing_is_lost_and_what_was_not_known_to_be_processed_co
 
     known = checkpoint.counters["numbers.spout_acked"]
     seen = len(BEFORE[FAST]) + len(BEHIND) + len(BEFORE[SLOW])
-    assert known <= len(BEFORE[FAST]) + len(BEFORE[SLOW])  # what is behind the cut is not known
+    assert known <= len(BEFORE[FAST]) + len(BEFORE[SLOW])  # records behind the cut are not known
     assert counts == Balance(lost=0, doubled=seen - known)
 
 

@@ -1,4 +1,4 @@
-"""More is held back than the cap allows, in real processes: wait, overtake, or abort."""
+"""An alignment holds back more than its cap, in real processes: wait, overtake, or abort."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 CAP = CHECKPOINTING + "alignment-buffer."
 SMALL = {CAP + "max-size-per-channel": "1 kb"}
-BELOW, BEYOND = range(2)  # slots: of what waits behind a barrier they get 28 and 72 records
+BELOW, BEYOND = range(2)  # slots, which get 28 and 72 of the records that wait behind a barrier
 TOLERANT = {CHECKPOINTING + "tolerable-failed-checkpoints": "3"}
 
 

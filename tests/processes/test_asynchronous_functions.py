@@ -1,5 +1,7 @@
-"""Requests in flight in real processes: killed and restored at another parallelism, each result
-comes once, and no window closes before the results of its rows."""
+"""Requests in flight in real processes, killed and restored at another parallelism.
+
+Each result comes once, and no window closes before the results of its rows.
+"""
 
 import os
 import signal

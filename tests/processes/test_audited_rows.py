@@ -1,5 +1,6 @@
-"""Rows in PostgreSQL after kills: proven by an audit up to the newest checkpoint, and a hand that
-changes them behind our back is told with the checkpoint.
+"""Rows in PostgreSQL after kills: an audit proves them up to the newest checkpoint.
+
+If someone changes rows in the table by hand, the audit reports it with the checkpoint.
 """
 
 import os
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
 TOTAL = 30_000
-PACED = {"pause_ms": "200", "total": str(TOTAL)}  # half a minute, if nobody hurries
+PACED = {"pause_ms": "200", "total": str(TOTAL)}  # half a minute, unless hurried
 SOONER = {"execution.checkpointing.interval": "100 ms"}
 FLOW: dict[str, object] = {"pipeline": "numbers_rows"}
 
@@ -53,7 +54,7 @@ def test_what_outlives_every_kill_is_proven_and_what_a_hand_changes_is_told(
     one = f"ctid = (SELECT min(ctid) FROM {table})"
     postgres.execute(f"INSERT INTO {table} SELECT * FROM {table} WHERE {one}")
     doubled = difference_of(run.directory)
-    # The server may put a new row into freed space, in front of others: its values name it.
+    # The server may put a new row into freed space before others, so its values identify it.
     twins = f"SELECT d.ctid FROM {table} d, {table} o WHERE o.{one} AND d::text = o::text"
     postgres.execute(f"DELETE FROM {table} WHERE ctid = (SELECT max(ctid) FROM ({twins}) t)")
     assert_proven(audit(run.directory))
@@ -75,7 +76,7 @@ def assert_proven(report: AuditReport) -> None:
 
 
 def difference_of(directory: RunDirectory) -> tuple[int, int]:
-    """At which checkpoint, and how many rows too many."""
+    """Returns the checkpoint of the difference, and the number of surplus rows."""
     (sink,) = audit(directory).sinks
     difference = sink.difference
     assert difference is not None

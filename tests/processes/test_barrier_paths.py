@@ -1,4 +1,4 @@
-"""Barriers reach everybody: over ways of different length, and where hardly anything flows."""
+"""Barriers reach every subtask, over paths of different length and where hardly anything flows."""
 
 from pathlib import Path
 
@@ -62,5 +62,5 @@ def test_checkpoints_go_on_and_commit_where_splits_are_silent_empty_or_at_their_
 
 
 def after_the_end(run: StartedRun, total: int) -> int:
-    """How many checkpoints have completed since one split has ended, while another goes on."""
+    """Counts the checkpoints completed since one split has ended, while another one continues."""
     return sum(event.source_records == total for event in run.completed())

@@ -1,4 +1,4 @@
-"""Several checkpoints under way, in real processes: they overlap, and the output stays exact."""
+"""Several checkpoints at once, in real processes: they overlap, and the output stays exact."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from tests.processes.numbers import assert_exact
 pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
-LONGER = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
+LONGER = {"pause_ms": "150"}  # 5 s; no test waits for the end
 
 
 def test_checkpoints_overlap_and_a_killed_slot_changes_nothing(tmp_path: Path) -> None:

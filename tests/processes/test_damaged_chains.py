@@ -1,7 +1,7 @@
-"""A file that checkpoints share is damaged while the run goes on; then everything is killed.
+"""A file that checkpoints share is damaged during the run; then everything is killed.
 
-The source is held, so that the state does not change: by themselves all checkpoints refer to the
-same files, for ever.
+The source is held, so that the state does not change: left alone, all checkpoints would refer to
+the same files for ever.
 """
 
 import os
@@ -39,9 +39,12 @@ NEVER_LOOKS = {"execution.checkpointing.verification-interval": "0"}
 def test_after_a_finding_no_checkpoint_needs_the_damaged_file_and_a_kill_costs_nothing(
     tmp_path: Path, backend: str, finder: str
 ) -> None:
-    """Altered, the file is found when points are read again, on schedule or because a preflight has
-    found damage; deleted, by the next checkpoint. The run keeps one point, so that every point
-    there is refers to the file."""
+    """Three finders meet the damage in turn.
+
+    Another read of the points finds an altered file, on schedule or because a preflight found
+    damage. The next checkpoint finds a deleted one. The run keeps one point, so every point refers
+    to the file.
+    """
     looks = LOOKS_OFTEN if finder == "schedule" else NEVER_LOOKS
     keeps = {"execution.checkpointing.num-retained": "1"}
     settings = {**settings_of(backend, tmp_path / "local"), **looks, **keeps}
@@ -107,7 +110,7 @@ def test_every_point_that_refers_to_the_file_is_marked_and_the_others_are_not(
 
 
 def test_a_driver_that_takes_over_remembers_and_passes_over_what_is_marked(tmp_path: Path) -> None:
-    """Points without the file are tried first, and those that refer to it when no other is left."""
+    """It tries points without the file first, and the others when none of those is left."""
     keeps = {"execution.checkpointing.num-retained": "1000"}
     settings = {**settings_of("rocksdb", tmp_path / "local"), **NEVER_LOOKS, **keeps}
     with hosted_run(tmp_path, HELD, settings=settings) as run:
@@ -130,12 +133,12 @@ def test_a_driver_that_takes_over_remembers_and_passes_over_what_is_marked(tmp_p
     assert "No recovery point of this run can be used" in ended.reason
     refused = [e.event.path for e in successor.of(RestorePointRefused)]  # type: ignore[attr-defined]
     tried = refused[len(found.points) :]
-    assert tried[: len(without)] == sorted(without, key=number_of, reverse=True)  # the whole first
+    assert tried[: len(without)] == sorted(without, key=number_of, reverse=True)  # whole ones first
     assert set(tried[len(without) :]) == set(found.points)
 
 
 def find_by_preflight(run: StartedRun) -> None:
-    """As the control plane does: it looks into the newest point and passes on what it finds."""
+    """Looks into the newest point and reports the damage, as the control plane does."""
     path = run.completed()[-1].path
     store = FileSystemCheckpointStore([str(run.directory.path)])
     question = RestoreQuestion(
@@ -147,19 +150,19 @@ def find_by_preflight(run: StartedRun) -> None:
 
 
 def the_only_shared_files(run: StartedRun) -> list[Path]:
-    """Of a run that keeps one point, once its state stands still."""
+    """Returns the shared files of a run that keeps one point, once its state no longer changes."""
     newest = settled(run)
     return sorted((newest.parent / "shared").glob("c*"))
 
 
 def a_shared_file(run: StartedRun) -> Path:
-    """Of the newest point of a run that keeps all."""
+    """Returns a shared file of the newest point, in a run that keeps all points."""
     newest = settled(run)
     return newest.parent / "shared" / min(shared_files_of(newest))
 
 
 def settled(run: StartedRun) -> Path:
-    """The newest point, when a few have been cut with the same state."""
+    """Returns the newest point, once a few have been cut with the same state."""
     run.wait_until_cut_at(HELD_AT, STEP_S)
     run.wait_for_more(3, STEP_S)
     return Path(run.completed()[-1].path)

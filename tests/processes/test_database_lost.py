@@ -1,4 +1,4 @@
-"""The control plane's database dies under a running job: the job goes on, rows are right again.
+"""The control plane's database fails while a job runs: the job continues, rows are right again.
 
 A PostgreSQL server is killed; a SQLite file is taken away, or another process locks it.
 """
@@ -83,7 +83,7 @@ def removed(home: Path) -> Iterator[None]:
         file.rename(aside / file.name)
     yield
     for file in home.glob("ftdash.sqlite3*"):
-        file.unlink()  # an empty one: the process that looked for it has made it
+        file.unlink()  # an empty one, made by the process that looked for it
     for file in aside.iterdir():
         file.rename(home / file.name)
 
@@ -99,7 +99,7 @@ def locked(home: Path) -> Iterator[None]:
 
 @contextmanager
 def projected_run(home: Path, variables: dict[str, str]) -> Iterator[StartedRun]:
-    """A run in the home of an installation, whose projector follows it."""
+    """Starts a run in the home of an installation, and a projector that follows it."""
     environment = {
         **os.environ,
         "FTDASH_HOME": str(home),

@@ -1,4 +1,4 @@
-"""What cannot be decoded goes to a topic of its own, once, although slots are killed meanwhile."""
+"""Records that cannot be decoded go to a topic of their own, once, although slots are killed."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def good_count() -> int:
 
 
 def bad_places() -> list[int]:
-    """Record n is in partition n % 2, at offset n // 2."""
+    """Returns the places of bad records: record n is in partition n % 2, at offset n // 2."""
     return sorted(n // 2 + n % 2 * 10**6 for n in range(3 * RECORDS) if not is_good(n))
 
 
@@ -81,7 +81,7 @@ def produce(broker: KafkaBroker, topic: str, numbers: range) -> None:
 
 
 def rows(broker: KafkaBroker, topic: str, schema: Any) -> list[dict[str, Any]]:
-    """All committed ones."""
+    """Returns all committed rows."""
     address = KafkaAddress(broker.bootstrap_servers)
     source = KafkaTopics(address, (topic,), format=JsonValues(schema), is_bounded=True)
     with closing(source.open()) as reader:

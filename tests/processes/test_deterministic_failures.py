@@ -1,5 +1,7 @@
-"""What always fails ends the run: a record, with its position, or a commit, with what is lost.
-What an outage makes fail does not."""
+"""A failure that always comes again ends the run; one that an outage causes does not.
+
+A record ends it with its position, a commit with the range that is lost.
+"""
 
 import re
 from pathlib import Path
@@ -27,7 +29,7 @@ AT_ONCE = QUICK_RESTARTS | {
 def test_a_service_that_is_away_and_says_so_with_an_error_of_its_own_ends_no_run(
     tmp_path: Path,
 ) -> None:
-    """It fails at the same records again and again, until it is back."""
+    """The run fails at the same records again and again, until the service is back."""
     outage = tmp_path / "outage"
     outage.touch()
 
@@ -66,7 +68,7 @@ def test_a_poison_record_is_named_with_split_and_offset_and_ends_the_run(tmp_pat
 def test_behind_an_exchange_and_a_window_the_batch_in_work_is_named(tmp_path: Path) -> None:
     poison_total = sum(range(6 * KEYS, 60, KEYS)) + sum(range(0, 6 * KEYS, KEYS))  # key 0, 1st min
     paced = {"poison_total": str(poison_total), "hours_per_s": "0.2"}
-    apart = {"pipeline.coalescing.max-rows": "1"}  # joined batches may be of several splits
+    apart = {"pipeline.coalescing.max-rows": "1"}  # joined batches may come from several splits
 
     with hosted_run(tmp_path, paced, settings=apart) as run:
         run.wait_for(lambda _: len(failures(run)) >= 1, STEP_S)
@@ -84,7 +86,7 @@ def test_behind_an_exchange_and_a_window_the_batch_in_work_is_named(tmp_path: Pa
 def test_output_that_its_target_has_given_up_ends_the_run_with_its_range(
     tmp_path: Path, slot_dies: bool
 ) -> None:
-    """Also where a recovery is the first that would commit it."""
+    """This includes a recovery that is the first to commit the output."""
     settings = {
         "execution.checkpointing.interval": "100 ms",
         **({"testing.faults": "kill committing slot=0"} if slot_dies else {}),
@@ -120,7 +122,7 @@ def test_a_last_point_that_counts_on_lost_output_says_what_a_restore_of_it_comes
     )
     assert again.status is JobStatus.FAILED
     assert "are lost: it was open for too long" in again.reason
-    for each in (run, restored):  # so that nobody is advised to restore it
+    for each in (run, restored):  # so that the dashboard advises no one to restore it
         (refused,) = (envelope.event for envelope in each.of(RestorePointRefused))
         assert isinstance(refused, RestorePointRefused)
         assert refused.path == last.path

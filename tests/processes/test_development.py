@@ -49,7 +49,7 @@ def counts(env: Environment) -> None:
 
 
 class Page:
-    """The command, and what its page says."""
+    """The command, and the contents of its page."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
@@ -70,7 +70,7 @@ class Page:
         return text
 
     def newest(self) -> dict[str, int]:
-        """The newest row of the result, once there is one."""
+        """Returns the newest row of the result, once there is one."""
         found: list[dict[str, int]] = []
 
         def has_row() -> bool:

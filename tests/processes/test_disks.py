@@ -1,4 +1,4 @@
-"""Storage that is full, read-only or slow: checkpoints fail by name and the run goes on."""
+"""Storage that is full, read-only or slow: checkpoints fail by name and the run continues."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
 TOTAL = 3_600
-PACED = {"pause_ms": "30", "total": str(TOTAL)}  # without an end, until it is hurried
+PACED = {"pause_ms": "30", "total": str(TOTAL)}  # does not end until it is hurried
 SOON = {"execution.checkpointing.interval": "50 ms"}
 RUN = RunId("run-1")
 DISK_BYTES = 1 << 20
@@ -41,7 +41,7 @@ def test_a_full_disk_fails_checkpoints_by_name_until_there_is_room_again(
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         fill(disk)
         run.wait_for(lambda _: len(declined(run)) >= 2, STEP_S)
-        if tolerable:  # else slots die while they write
+        if tolerable:  # otherwise slots die while they write
             wait_until(lambda: not list(disk.glob("*/.*")), within_s=STEP_S)
         (disk / "filler").unlink()
         hurry(tmp_path)
@@ -153,7 +153,7 @@ def test_a_full_disk_under_the_output_is_named_and_costs_nothing_but_time(
 
 
 def test_a_driver_whose_journal_has_no_room_is_replaced_once_there_is(tmp_path: Path) -> None:
-    """Its end is not in the journal, so for the supervisor of drivers the run is not over."""
+    """The journal has no room for its end, so to the supervisor of drivers the run is not over."""
     slowly = {"pause_ms": "100", "total": str(TOTAL)}
     place = RunDirectory.of(tmp_path, "numbers", RUN).path
     with small_disk(tmp_path, place) as disk:
@@ -173,7 +173,7 @@ def test_a_driver_whose_journal_has_no_room_is_replaced_once_there_is(tmp_path: 
 
 @contextmanager
 def small_disk(root: Path, disk: Path | None = None) -> Iterator[Path]:
-    """The checkpoints' directory of the run, or another one, on a disk of its own."""
+    """Puts the checkpoints' directory of the run, or another one, on a disk of its own."""
     disk = disk or RunDirectory.of(root, "numbers", RUN).path / "checkpoints"
     disk.mkdir(parents=True)
     mounted = subprocess.run(
@@ -202,13 +202,13 @@ def remount(disk: Path, mode: str) -> None:
 
 
 def what_failed(run: StartedRun) -> list[str]:
-    """Of checkpoints and of attempts."""
+    """Returns the causes of failed checkpoints and attempts."""
     failures = [e.event.cause for e in run.of(FailureOccurred)]  # type: ignore[attr-defined]
     return [event.message for event in declined(run)] + failures
 
 
 def declined(run: StartedRun) -> list[CheckpointFailed]:
-    """Those that failed for what the disk said, not with their attempt."""
+    """Returns the checkpoints that failed because of the disk, not with their attempt."""
     events = [envelope.event for envelope in run.of(CheckpointFailed)]
     return [
         event

@@ -1,7 +1,7 @@
 """Windows and joins of every kind, killed and restored at another parallelism: the output is exact.
 
-What event time tests of the field ask for: after failures each window is emitted once and with the
-sum that follows from the input.
+After failures, each window is emitted once and with the sum that follows from the input. Event-time
+tests of other engines ask for the same.
 """
 
 import os

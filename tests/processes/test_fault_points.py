@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
 TOTAL = 3_600
-PACED = {"pause_ms": "30", "total": str(TOTAL)}  # without an end, until it is hurried
+PACED = {"pause_ms": "30", "total": str(TOTAL)}  # does not end until it is hurried
 SOONER = "50 ms"
 NTH = 2
 
@@ -126,9 +126,9 @@ def test_a_driver_killed_in_the_middle_of_a_recovery_is_replaced(
 def test_who_dies_while_a_driver_takes_over_is_replaced_and_all_go_back_to_the_same_point(
     tmp_path: Path,
 ) -> None:
-    """Two drivers before any slot has begun, then a slot that has committed what was prepared.
+    """Two drivers die before any slot has begun, then a slot that has committed prepared output.
 
-    The point is so old that output has become visible since, which they have to set aside.
+    The point is so old that output has become visible since; they have to set it aside.
     """
     faults = "kill published nth=6; kill rewinding attempt=2; kill rewound attempt=3;"
     faults += "kill opened slot=1 attempt=4 nth=2"
@@ -259,7 +259,7 @@ def restored_ids(run: StartedRun) -> list[int | None]:
 
 
 def steps_of(run: StartedRun) -> list[list[RecoveryPhase]]:
-    """The steps that each recovery reached, without its milestones."""
+    """Returns the steps that each recovery reached, without its milestones."""
     recoveries: list[list[RecoveryPhase]] = []
     for envelope in run.of(RecoveryPhaseReached):
         phase = envelope.event.phase  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Files that appear while a run goes on are read once: through kill -9, at any parallelism."""
+"""Files that appear during a run are read once, despite kill -9 and at any parallelism."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ def test_files_that_appear_are_read_once_whatever_happens_to_their_readers(tmp_p
 
 
 def test_all_slots_read_the_files_that_the_driver_has_listed(tmp_path: Path) -> None:
-    """Although others are added between, by every process that looks."""
+    """Every process that looks adds another file in between."""
     output = tmp_path / "output"
     for number in range(6):
         put(output, f"a-{number}", range(10 * number, 10 * number + 10))

@@ -1,4 +1,4 @@
-"""A driver whose disk stalls goes on with its slots."""
+"""A driver whose disk stalls keeps its slots."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A split that falls silent holds no window back, and spoils nothing when it speaks again."""
+"""A split that falls silent holds no window back, and spoils nothing when it resumes."""
 
 import os
 import signal
@@ -52,7 +52,7 @@ def test_windows_fire_beside_a_silent_split_and_each_record_counts_once(
 
 
 def wait_for_windows(run: StartedRun, root: Path, time_ms: int) -> None:
-    """Windows that begin there have fired, although the silent split has never come so far."""
+    """Waits until windows from that time on have fired; the silent split is never that far."""
 
     def have_fired(_: object) -> bool:
         minutes = committed(root / "output", "minutes")
@@ -62,7 +62,7 @@ def wait_for_windows(run: StartedRun, root: Path, time_ms: int) -> None:
 
 
 def assert_each_number_once(minutes: pd.DataFrame, late: pd.DataFrame) -> None:
-    """In its window or in the late output, by count and by sum, window by window."""
+    """Checks by count and sum per window that each number is in its window or the late output."""
     numbers = pd.DataFrame({"number": np.arange(TOTAL)})
     numbers = numbers[~numbers["number"].isin(late["number"])]
     assert not late["number"].duplicated().any()

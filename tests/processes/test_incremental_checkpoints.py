@@ -21,7 +21,7 @@ from tests.stopped_processes import stopped_slot
 pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
-SLOWLY = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
+SLOWLY = {"pause_ms": "150"}  # 5 s; no test waits for the end
 
 
 @BACKENDS
@@ -77,7 +77,7 @@ def test_a_point_that_refers_to_older_files_is_restored_at_any_parallelism_by_ei
 def test_a_base_deleted_while_a_restore_reads_is_named_and_no_output_changes(
     tmp_path: Path,
 ) -> None:
-    """As when the run that a fork begins from goes on, and its retention comes to the point."""
+    """This happens if the original of a fork continues and its retention deletes the point."""
     settings = settings_of("hashmap", tmp_path / "local")
     with hosted_run(tmp_path, {"held_at": str(HELD_AT)}, settings=settings) as first:
         first.wait_until_cut_at(HELD_AT, STEP_S)

@@ -1,10 +1,11 @@
-"""Each process dies while the other is at each named point; and a restore dies as often as it is
-tried. The process at the point stands still, so the kill falls exactly there.
+"""Each process dies while the other is at each named point; a restore dies three times in a row.
 
-What dies at its own point is `test_fault_points`; an executor, with the slots in it,
-`tests/integration/test_exactly_once_on_spark`. Worker, beat, projector, web server and Redis have
-no points of their own: they only read the journal and write requests, so no moment of a checkpoint
-is theirs (`tests/integration/test_control_plane_killed`).
+The process at the point stands still, so the kill falls exactly there.
+
+`test_fault_points` covers a process that dies at its own point, and
+`tests/integration/test_exactly_once_on_spark` an executor with its slots. Worker, beat, projector,
+web server and Redis have no points of their own: they only read the journal and write requests, so
+no moment of a checkpoint is theirs (`tests/integration/test_control_plane_killed`).
 """
 
 import os
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
 TOTAL = 12_000
-PACED = {"pause_ms": "60", "total": str(TOTAL)}  # without an end, until it is hurried
+PACED = {"pause_ms": "60", "total": str(TOTAL)}  # does not end until it is hurried
 NTH = 4  # by then every checkpoint has output to commit
 
 
@@ -41,7 +42,7 @@ NTH = 4  # by then every checkpoint has output to commit
 def test_a_driver_that_dies_while_a_slot_is_at_a_point_is_replaced(
     tmp_path: Path, point: FaultPoint
 ) -> None:
-    """The slot that stood still finds its driver gone when it goes on, and ends itself."""
+    """The stopped slot finds its driver gone when it continues, and ends itself."""
     with hosted_run(tmp_path, PACED, settings=plan(stop_at(point))) as run:
         attempt = 2 if point in RESTORE_POINTS else 1
         slot = stopped_slot(run, 1, attempt=attempt, within_s=STEP_S)
@@ -65,7 +66,7 @@ def test_a_slot_that_dies_while_the_driver_is_at_a_point_is_replaced(
     with hosted_run(tmp_path, PACED, settings=plan(f"{lost}stop {point}{nth}")) as run:
         driver = psutil.Process(run.process.pid)
         wait_until_stopped(driver, STEP_S)
-        with suppress(ProcessLookupError):  # of an attempt that is over already
+        with suppress(ProcessLookupError):  # a slot of an attempt that is already over
             os.kill(run.pid_of(1), signal.SIGKILL)
         driver.resume()
         hurry(tmp_path)

@@ -26,7 +26,7 @@ from tests.processes.numbers import assert_exact
 pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
-LONGER = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
+LONGER = {"pause_ms": "150"}  # 5 s; no test waits for the end
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 
 
@@ -235,7 +235,7 @@ def test_a_driver_that_is_killed_where_it_was_asked_for_is_killed_once(
 
 
 def delayed(run: DriverProcess, at_least_ms: float) -> set[int]:
-    """Subtasks that took so long to upload."""
+    """Returns the subtasks whose upload took that long."""
     events = (each.event for each in run.of(SubtaskAcknowledged))
     phases = [each.phases for each in events if isinstance(each, SubtaskAcknowledged)]
     return {each.subtask for each in phases if each.async_ms >= at_least_ms}

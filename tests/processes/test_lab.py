@@ -1,4 +1,4 @@
-"""The lab on real slots: what each mode does to a small input; the counts hold exactly."""
+"""The lab on real slots: how each mode treats a small input; the counts are exact."""
 
 import subprocess
 import sys

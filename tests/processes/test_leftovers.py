@@ -1,5 +1,8 @@
-"""What a run that never had a checkpoint left in its targets goes with the next run of its name, or
-with its own end; what a point needs stays until it is restored."""
+"""Output that a run without a checkpoint left in its targets does not stay there.
+
+The next run of its name, or the run's own end, discards it. Output that a point needs stays until
+it is restored.
+"""
 
 import os
 import signal
@@ -118,7 +121,7 @@ def test_hidden_files_of_a_run_that_was_killed_go_with_the_next_run(tmp_path: Pa
 
 
 def killed_at(root: Path, server: PostgresServer, point: str) -> list[str]:
-    """What the first run leaves on the server; its driver kills itself in its first checkpoint."""
+    """Runs the first driver, which kills itself in its first checkpoint; returns what it leaves."""
     with tables_run(root, server, FIRST, faults=f"kill {point}") as run:
         ask_for_checkpoint(run)
         run.process.wait(STEP_S)
@@ -127,7 +130,7 @@ def killed_at(root: Path, server: PostgresServer, point: str) -> list[str]:
 
 
 def ask_for_checkpoint(run: StartedRun) -> None:
-    """For the first one, when much has been read."""
+    """Asks for the first checkpoint, once the run has read much."""
     run.wait_for(lambda _: reached(run) >= READ, STEP_S)
     who = {"requested_by": "ada", "reason": "test"}
     submit(run.directory, TriggerCheckpoint(request_id=RequestId("first"), **who))
@@ -145,7 +148,7 @@ def cancel(run: StartedRun) -> JobStatus:
 
 
 def settings_with(faults: str) -> dict[str, str]:
-    """With faults, checkpoints come on request only."""
+    """Returns settings in which, with faults, checkpoints come only on request."""
     interval = {"execution.checkpointing.interval": ON_REQUEST if faults else SOON}
     return interval | ({"testing.faults": faults} if faults else {})
 

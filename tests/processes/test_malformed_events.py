@@ -1,4 +1,4 @@
-"""Events that a parser cannot read are set aside with their place, and read by a better parser."""
+"""Events that a parser cannot read are set aside with their place; a better parser reads them."""
 
 import json
 import uuid
@@ -26,7 +26,7 @@ SETTINGS = {
     "restart-strategy.exponential-delay.initial-backoff": "10 ms",
 }
 Log = tuple[str, str, dict[str, str], dict[int, tuple[str, str]]]
-"""Server, name, what identifies it to the flow; offset to (what is said, what is kept)."""
+"""Server, name, what identifies it to the flow; {offset: (text of the error, record kept)}."""
 
 
 def kafka_log(broker: KafkaBroker, name: str) -> tuple[str, str, dict[int, tuple[str, str]]]:

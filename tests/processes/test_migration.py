@@ -1,4 +1,4 @@
-"""Savepoints that older releases stored are restored by this one, and go on exactly."""
+"""This release restores savepoints that older releases stored, and continues exactly."""
 
 import shutil
 from pathlib import Path

@@ -26,7 +26,7 @@ MODES = {
 }
 MIXED: dict[str, object] = {"pipeline": "numbers_mixed"}
 SUBTASKS = 1 + 3 + SLOTS + 2
-"""Of numbers, digest and totals; the sink has as many as the run."""
+"""Subtasks of numbers, digest, totals and the sink, which has the parallelism of the run."""
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -69,7 +69,7 @@ def test_a_rescaled_run_leaves_an_operator_its_own_parallelism(
 
 
 def test_acked_every_record_is_followed_between_different_parallelisms(tmp_path: Path) -> None:
-    """Ackers live in the slots of the widest operator."""
+    """Ackers run in the slots of the widest operator."""
     settings = {**SOONER, CHECKPOINTING + "mode": "ACKED", "topology.acker.executors": "4"}
     with hosted_run(tmp_path, settings=settings, asked=MIXED) as run:
         ended = run.wait_until_over(STEP_S)

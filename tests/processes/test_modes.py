@@ -1,7 +1,7 @@
-"""The modes, told apart by what a crash leaves: the same input, the same kill, other counts.
+"""A crash leaves different results in each mode: same input and kill, other counts.
 
-Everything happens in an order that the test dictates: the slow split's barrier comes when the test
-says so, long after the fast split's one, and behind that barrier a hundred records wait.
+The test dictates the order of everything. The slow split's barrier comes when the test says so,
+long after the fast split's one, and a hundred records wait behind that barrier.
 """
 
 from pathlib import Path
@@ -22,8 +22,11 @@ PATIENT = {**UNALIGNED, CHECKPOINTING + "aligned-checkpoint-timeout": f"{TIMEOUT
 def test_at_most_once_what_a_crash_catches_on_its_way_is_lost_and_nothing_is_doubled(
     tmp_path: Path,
 ) -> None:
-    """The first record asks for checkpoint 1. It reserves what was read by then; that comes out,
-    and no later checkpoint has it, so all of it is lost, and nothing behind it."""
+    """The first record asks for checkpoint 1, which reserves what was read by then.
+
+    Those records then reach the relay, and no later checkpoint has them. So all of them are lost,
+    and nothing behind them.
+    """
     with scripted(tmp_path, mode("AT_MOST_ONCE")) as script:
         script.until_barriers_can_come()
         script.tell(READ_SLOW)

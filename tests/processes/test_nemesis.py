@@ -25,9 +25,9 @@ pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
 GRACE_S = 60.0  # from the last kill to RUNNING
-KILLS = 12  # at least; in two minutes 30
+KILLS = 12  # at least; 30 in two minutes
 TOTAL = 20_000
-PACED = {"pause_ms": "100", "total": str(TOTAL)}  # a replay repeats some
+PACED = {"pause_ms": "100", "total": str(TOTAL)}  # a replay repeats some numbers
 SETTINGS = {
     "execution.checkpointing.interval": "50 ms",
     "restart-strategy.exponential-delay.initial-backoff": "10 ms",
@@ -39,7 +39,7 @@ SETTINGS = {
 def test_after_random_kills_of_slots_the_run_recovers_and_nothing_is_left(
     tmp_path: Path, seed: int, nemesis_s: float
 ) -> None:
-    """Most kills find an attempt that has made progress; the others may hit it in its restore."""
+    """Most kills hit an attempt that has made progress; the others may hit its restore."""
     rng = random.Random(seed)
     kills = max(KILLS, round(nemesis_s / 4))
     slower = PACED | {"pause_ms": str(round(nemesis_s * 40))}
@@ -97,7 +97,7 @@ def newest_pid(run: StartedRun, slot: int) -> int:
 
 
 def is_running(run: StartedRun) -> bool:
-    """Of this driver, not of the one before it."""
+    """Looks at the status of this driver, not of the one before it."""
     changes = [e.event for e in run.of(JobStatusChanged)]
     newest = changes[-1] if changes else None
     return isinstance(newest, JobStatusChanged) and newest.status is JobStatus.RUNNING
@@ -108,7 +108,7 @@ def connected_in(run: StartedRun, attempt: int) -> int:
 
 
 def assert_nothing_is_open(run: StartedRun) -> None:
-    """No process, no point but what is retained, no half a file, no line of the journal torn."""
+    """Asserts that no process, unretained point, partial file or torn journal line is left."""
     pids = {e.event.pid for e in run.of(SlotConnected)}  # type: ignore[attr-defined]
     assert not any(is_alive(pid) for pid in pids)
     points = run.directory.path / "checkpoints"

@@ -1,4 +1,4 @@
-"""Real drivers and slots at other addresses than loopback's first, and encrypted."""
+"""Real drivers and slots at other addresses than the first loopback one, and encrypted."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
 ESTABLISHED = "01"  # in /proc/net/tcp
-PACED = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
+PACED = {"pause_ms": "150"}  # 5 s; no test waits for the end
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 DRIVER, SLOTS = "127.0.0.2", "127.0.0.3"
 ENABLED = {"security.ssl.internal.enabled": "true"}
@@ -86,7 +86,7 @@ def test_a_machine_knows_best_how_its_slots_are_reached(tmp_path: Path) -> None:
             "there is no key: set security.ssl.internal.key-file, or FTDASH_TLS_KEY_FILE",
         ),
         (
-            {"jobmanager.rpc.address": "192.0.2.1"},  # no machine has it
+            {"jobmanager.rpc.address": "192.0.2.1"},  # no machine has this address
             "The driver cannot listen on 192.0.2.1, port any",
         ),
     ],
@@ -102,7 +102,7 @@ def test_what_a_driver_cannot_do_ends_the_run_with_a_sentence(
 
 
 def test_what_has_been_sent_is_read_and_both_ends_count_the_same_bytes(tmp_path: Path) -> None:
-    """Within a slot and between the two; nothing is under way while nothing is read."""
+    """Counts bytes within a slot and between two; while nothing is read, none are under way."""
 
     def is_even(_: object) -> bool:
         *_, newest = [None, *(envelope.event for envelope in run.of(MetricsSampled))]
@@ -123,7 +123,7 @@ def connected(run: StartedRun) -> list[SlotConnected]:
 def test_both_ends_of_every_connection_of_a_run_are_asked_for_signs_of_life(
     tmp_path: Path,
 ) -> None:
-    """Two slots: a control connection each, and a data connection either way."""
+    """Each of two slots has a control connection; a data connection runs in each direction."""
     with hosted_run(tmp_path, {"pause_ms": "1000"}) as run:
         run.wait_for(lambda _: len(run.of(MetricsSampled)) > 0, STEP_S)
         pids = [run.process.pid, *(event.pid for event in connected(run))]
@@ -134,7 +134,7 @@ def test_both_ends_of_every_connection_of_a_run_are_asked_for_signs_of_life(
 
 
 def ends_of(pid: int) -> list[bool]:
-    """Of each TCP connection of a process: whether the kernel's keepalive timer runs."""
+    """Returns, for each TCP connection of a process, True if the kernel's keepalive timer runs."""
     links = (os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir())
     own = {link.removeprefix("socket:[").removesuffix("]") for link in links if "socket" in link}
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]

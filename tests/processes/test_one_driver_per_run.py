@@ -1,6 +1,6 @@
-"""A second driver on the directory of a running one changes nothing and says so by its status.
+"""A second driver on a running one's directory changes nothing and says so in its exit status.
 
-The intruder is the program that is started for Spark; it comes no further than the lease.
+The intruder is the program that Spark starts; it gets no further than the lease.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
 INTRUDER_S = 200.0
-SLOW = {"pause_ms": "2000", "total": str(TOTAL)}  # without an end, until it is hurried
+SLOW = {"pause_ms": "2000", "total": str(TOTAL)}  # does not end until it is hurried
 OFTEN = {"execution.checkpointing.interval": "50 ms"}
 
 

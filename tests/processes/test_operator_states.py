@@ -45,7 +45,7 @@ def test_split_elements_have_one_owner_and_the_others_are_everywhere(tmp_path: P
 
 
 def assert_all_were_given_everything(root: Path, parallelism: int) -> None:
-    """By the reports of those that began to work on restored state, some of them twice."""
+    """Checks the reports of subtasks that began to work on restored state, some of them twice."""
     reports = reports_in(root / "output", parallelism)
     given = {state: [r for r in reports if r["state"] == state] for state in ("union", "broadcast")}
     for state, of_state in given.items():
@@ -54,7 +54,7 @@ def assert_all_were_given_everything(root: Path, parallelism: int) -> None:
 
 
 def wait_for_reports(run: StartedRun, root: Path, parallelism: int) -> None:
-    """All subtasks work, and all elements are somewhere."""
+    """Waits until all subtasks work and all elements are somewhere."""
 
     def have_all_begun(_: object) -> bool:
         reports = reports_in(root / "output", parallelism)

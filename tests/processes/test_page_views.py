@@ -1,5 +1,7 @@
-"""`page_views` in Kafka, PostgreSQL and Redis at once, each killed meanwhile: exact for the readers
-that come with them, and nothing tells the passwords that it went in with."""
+"""`page_views` in Kafka, PostgreSQL and Redis at once, each killed meanwhile.
+
+The counts are exact for each system's own client, and no text shows the passwords.
+"""
 
 import itertools
 import json
@@ -166,7 +168,7 @@ def test_counts_are_exact_in_each_system_though_each_was_killed(
 def test_a_view_that_cannot_be_read_is_set_aside_and_all_others_are_counted(
     tmp_path: Path, redis_server: RedisBroker
 ) -> None:
-    """With its place and what is wrong with it; without the policy it ends the run."""
+    """It is set aside with its place and its error; without the policy it would end the run."""
     redis_cli_or_skip()
     name = f"views_{uuid.uuid4().hex[:8]}"
     windows, totals = f"{name}_windows", f"{name}_totals"
@@ -221,7 +223,7 @@ def test_a_view_that_cannot_be_read_is_set_aside_and_all_others_are_counted(
 
 
 def window_files(directory: Path, columns: list[str]) -> list[list[str]]:
-    """As a program reads them that knows only the directory."""
+    """Reads the files as a program that knows only the directory."""
     files = sorted((directory / "windows").glob("part-*.jsonl"))
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     return [[str(row[column]) for column in columns] for row in rows]
@@ -233,13 +235,13 @@ def totals_of_files(directory: Path, table: str) -> dict[str, int]:
 
 
 def views_in(kafka: KafkaAddress, topic: str) -> list[int]:
-    """By split; the feed has ended."""
+    """Returns the number of views in each split, once the feed has ended."""
     log = KafkaViewLog(kafka, topic)
     return [log.count(split) for split in range(SPLITS)]
 
 
 def mark_ends(broker: KafkaBroker, topics: list[str]) -> set[str]:
-    """A last record for each partition."""
+    """Writes a last record to each partition."""
     ends = set()
     for topic, partition in itertools.product(topics, range(SPLITS)):
         end = f"the end of {topic} {partition}"
@@ -249,7 +251,7 @@ def mark_ends(broker: KafkaBroker, topics: list[str]) -> set[str]:
 
 
 def consumed(console: ConsoleConsumer, ends: set[str]) -> list[str]:
-    """A reader that has the last record of each partition has all that came before it."""
+    """Waits for the last record of each partition; by then the reader has all records before it."""
     wait_until(lambda: ends <= set(console.lines()), within_s=STEP_S)
     return [line for line in console.lines() if line not in ends]
 
@@ -261,7 +263,7 @@ def total_in_redis(broker: RedisBroker, prefix: str) -> int:
 def asking_for_passwords(
     kafka: KafkaBroker, postgres: PostgresServer, redis: RedisBroker, schema: str
 ) -> dict[str, str]:
-    """Where the servers are, for one who has to say a password to each."""
+    """Returns the addresses of the servers, with the passwords that each one asks for."""
     url = postgres.url_of(schema)
     postgres.execute(f"grant all on schema {schema} to {postgres.guest()}")
     security = {
@@ -279,7 +281,7 @@ def asking_for_passwords(
 
 
 def not_read_yet(run: StartedRun) -> list[int]:
-    """By each subtask that knows, in the newest sample."""
+    """Returns the number of unread records of each subtask that knows it, in the newest sample."""
     samples = [envelope.event for envelope in run.of(MetricsSampled)]
     newest = samples[-1] if samples else None
     subtasks = newest.subtasks if isinstance(newest, MetricsSampled) else []
@@ -287,7 +289,7 @@ def not_read_yet(run: StartedRun) -> list[int]:
 
 
 def told_of(hosted: StartedRun, parameters: dict[str, str]) -> Texts:
-    """All that the dashboard knows and shows of the run, and the files that it was made from."""
+    """Returns all that the dashboard stores and shows of the run, and the files behind it."""
     columns = {"flow": "page_views", "created_at": timezone.now(), "parameters": parameters}
     Pipeline.objects.create(name="page_views", settings=SOONER, **columns)
     run = new_run("page_views", run_id=hosted.directory.run_id, parameters=parameters)

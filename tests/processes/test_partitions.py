@@ -1,6 +1,6 @@
-"""A network that keeps packets back, delays them or loses some: noticed, survived, output exact.
+"""A network that holds packets back, delays them or loses some: noticed, survived, output exact.
 
-No connection is reset when a network is cut: each side has to find out by itself.
+A cut network resets no connection: each side has to find out by itself.
 """
 
 import time
@@ -28,7 +28,7 @@ from tests.standalone_cluster import CannotHaveCluster
 pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
-DETECTED_S = 60.0  # far from the hours that TCP itself would take
+DETECTED_S = 60.0  # far less than the hours that TCP itself would take
 TOTAL = 30_000
 PACED = {"pause_ms": "100", "total": str(TOTAL)}  # a quarter of a minute
 SETTINGS = {
@@ -108,7 +108,7 @@ def running_on(
 
 
 def durations_ms(run: StartedRun) -> list[int]:
-    """From the trigger to the completion, of each completed checkpoint."""
+    """Returns the time of each completed checkpoint from its trigger to its completion."""
     began = {e.event.checkpoint_id: e.at_ms for e in run.of(CheckpointTriggered)}  # type: ignore[attr-defined]
     return [e.at_ms - began[e.event.checkpoint_id] for e in run.of(CheckpointCompleted)]  # type: ignore[attr-defined]
 

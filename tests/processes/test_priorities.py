@@ -19,7 +19,7 @@ pytestmark = [
 
 STEP_S = 60.0
 NICE_FIELD = 18
-"""In `/proc/PID/stat`, counted from 0; the name of the thread, the only one with spaces, has 1."""
+"""Index in `/proc/PID/stat`; the thread's name, the only field with spaces, has index 1."""
 
 
 def own_niceness() -> int:

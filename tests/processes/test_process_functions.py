@@ -1,4 +1,4 @@
-"""State and timers of process functions live through kill -9 and rescaling, on every backend."""
+"""State and timers of process functions survive kill -9 and rescaling, on every backend."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
 TOTAL = 900
-HELD_AT = 700  # windows have fired and one is open: every state has something to hold
+HELD_AT = 700  # windows have fired and one is open, so every state has something in it
 TIMED: dict[str, object] = {"pipeline": "timed"}
 OFTEN = {"execution.checkpointing.interval": "50 ms"}
 
@@ -97,7 +97,7 @@ def test_operators_that_were_renamed_go_on_with_their_state_also_if_the_restore_
 
 
 def metrics_of(run: StartedRun) -> dict[str, set[tuple[str, int]]]:
-    """The subtasks whose functions have reported values, by metric."""
+    """Returns the subtasks whose functions have reported values, by metric."""
     found: dict[str, set[tuple[str, int]]] = {}
     for envelope in run.of(MetricsSampled):
         for subtask in getattr(envelope.event, "subtasks", ()):

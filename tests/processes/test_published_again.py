@@ -1,5 +1,7 @@
-"""Kafka takes nothing back: what a start publishes a second time is counted and said, beforehand
-and when the run starts."""
+"""Kafka takes nothing back, so records that a start publishes a second time are counted.
+
+The count appears before the start, and again when the run starts.
+"""
 
 import os
 import signal
@@ -79,7 +81,7 @@ def test_records_that_are_published_again_are_counted_for_a_savepoint_and_for_a_
         afresh.wait_for(lambda _: bool(afresh.of(OutputPublishedAgain)), STEP_S)
         os.kill(afresh.process.pid, signal.SIGKILL)
     (tmp_path / "later").touch()
-    with run(3) as afresh:  # another driver: what the first one has said need not be said again
+    with run(3) as afresh:  # another driver need not repeat what the first one has reported
         finish(afresh)
 
     assert first.of(OutputPublishedAgain) == []

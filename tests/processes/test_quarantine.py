@@ -61,7 +61,7 @@ def test_every_record_is_processed_or_quarantined_though_one_is_killed_while_the
             run.process.wait(STEP_S)
         else:
             run.wait_for(lambda _: is_running(run, isolating), STEP_S)
-            with suppress(ProcessLookupError):  # it was quick, and has failed at the record
+            with suppress(ProcessLookupError):  # it was quick, and has already failed at the record
                 os.kill(slots_of(run, isolating)[1], signal.SIGKILL)
             ended = run.wait_until_over(STEP_S)
     if driver:
@@ -70,7 +70,7 @@ def test_every_record_is_processed_or_quarantined_though_one_is_killed_while_the
 
     assert ended.status is JobStatus.FINISHED, ended.reason
     assert_each_is_processed_or_quarantined(tmp_path, TOTAL, POISON)
-    assert sorted(numbers_decided(run)) == sorted(POISON)  # none was found a second time
+    assert sorted(numbers_decided(run)) == sorted(POISON)  # no record was decided a second time
     lines = {line["operator"]: line for line in quarantine_of(tmp_path)}
     assert lines["digest"]["error_type"] == "builtins.ValueError"
     assert "cannot be counted" in lines["count"]["error"]
@@ -92,7 +92,7 @@ def test_one_more_than_the_limit_ends_the_run_in_a_sentence(tmp_path: Path) -> N
 
 
 def test_a_corrected_pipeline_reads_what_was_set_aside_beside_what_is_new(tmp_path: Path) -> None:
-    """Once, though it is killed; the quarantine is that of another run and stays as it is."""
+    """The run reads it once, though killed; the quarantine is another run's and stays as it is."""
     quarantine, bad = tmp_path / "quarantine", [5_000, 5_001, 5_002]
     quarantine.mkdir()
     for number in bad:
@@ -111,7 +111,7 @@ def test_a_corrected_pipeline_reads_what_was_set_aside_beside_what_is_new(tmp_pa
 
 
 def test_after_a_fix_the_quarantine_goes_through_the_same_operators_once(tmp_path: Path) -> None:
-    """Some of it fails again, a process is killed meanwhile, and a second replay has it alone."""
+    """Some of it fails again, a process is killed meanwhile; a second replay reads only that."""
     half_fixed = {"behind": PARAMETERS["behind"]}
     killed = SETTINGS | {"testing.faults": "kill committing slot=0"}
 
@@ -134,8 +134,10 @@ def stopped(
     settings: dict[str, str] = SETTINGS,
     parallelism: int = 2,
 ) -> Path:
-    """The savepoint of a run that was stopped once that many records were quarantined and replayed;
-    one that reads the quarantine again goes on from the savepoint of another."""
+    """Returns the savepoint of a run stopped with `counts` records quarantined and replayed.
+
+    A run that reads the quarantine again continues from the savepoint `replays_from`.
+    """
     restored: dict[str, object] = {}
     if replays_from is not None:
         restored = {
@@ -160,7 +162,7 @@ def stopped(
 
 
 def counted(run: StartedRun) -> tuple[int, int, int]:
-    """Read, quarantined and replayed, up to the newest checkpoint."""
+    """Returns the records read, quarantined and replayed, up to the newest checkpoint."""
     counters = run.completed()[-1].counters
     names = ("records_read", "records_quarantined", "records_replayed")
     read, aside, replayed = (counters.get(f"numbers.{name}", 0) for name in names)
@@ -168,7 +170,7 @@ def counted(run: StartedRun) -> tuple[int, int, int]:
 
 
 def assert_numbers_are(root: Path, expected: set[int]) -> None:
-    """Each once, and counted once."""
+    """Asserts that each number is there once, and counted once."""
     processed = output_of(root)
     assert sorted(number for number, _, _ in processed) == sorted(expected)
     for key in range(KEYS):
@@ -182,7 +184,7 @@ def is_running(run: StartedRun, attempt: int) -> bool:
 
 
 def slots_of(run: StartedRun, attempt: int) -> list[int]:
-    """Process ids."""
+    """Returns the process ids."""
     events = [each.event for each in run.of(SlotConnected) if each.attempt == attempt]
     return [event.pid for event in events if isinstance(event, SlotConnected)]
 

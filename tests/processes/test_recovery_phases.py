@@ -17,7 +17,7 @@ from tests.processes.host import hosted_run, hurry
 pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
-CLOCKS_MS = 20.0  # lines are stamped by another clock, in whole milliseconds
+CLOCKS_MS = 20.0  # another clock stamps the lines, in whole milliseconds
 TOTAL = 20_000
 PACED = {"pause_ms": "60", "total": str(TOTAL)}
 SETTINGS = {
@@ -134,17 +134,17 @@ def assert_whole(run: StartedRun, recovery: list[Envelope]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """When something was: not known better than by the lines of the journal around it."""
+    """A moment that is known only to lie between two lines of the journal."""
 
     earliest_ms: float
     latest_ms: float
 
 
 def moments_of(run: StartedRun) -> dict[int, Between]:
-    """{sequence of a line: when that was of which it tells}
+    """Returns {sequence of a line: the time of its event}
 
-    After the line before it was written, as one thread writes them all; before it was written
-    itself. The slower the machine, the less is known.
+    That time is after the previous line was written, since one thread writes them all, and before
+    the line itself was. On a slower machine, it is known less exactly.
     """
     return {
         after.sequence: Between(before.at_ms, after.at_ms) for before, after in pairwise(run.poll())
@@ -152,7 +152,7 @@ def moments_of(run: StartedRun) -> dict[int, Between]:
 
 
 def assert_lasted(phases: list[Envelope], begin: Between, end: Between) -> None:
-    """Together from the one moment to the other."""
+    """Asserts that the phases together lasted from the one moment to the other."""
     took_ms = sum(event.duration_ms for event in events_of(phases))
     at_least_ms = end.earliest_ms - begin.latest_ms - CLOCKS_MS
     assert at_least_ms <= took_ms <= end.latest_ms - begin.earliest_ms + CLOCKS_MS

@@ -1,8 +1,9 @@
-"""A driver that was stopped, replaced by supervision and continued changes nothing, and the output
-is exact. The engine, the lease and the supervision are the real ones; slots are plain processes.
+"""A driver that is stopped, replaced by supervision and continued changes nothing.
 
-The driver acts as if on another machine: it cannot be killed from here, so that all depends on the
-fence. The last test kills it.
+The output is exact. Engine, lease and supervision are the real ones; slots are plain processes.
+
+The driver acts as if on another machine, so supervision cannot kill it and only the fence protects
+the run. The last test kills it.
 """
 
 import hashlib
@@ -37,7 +38,7 @@ from tests.web.journals import new_run
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 STEP_S = 60.0
-PACED = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
+PACED = {"pause_ms": "150"}  # 5 s; no test waits for the end
 SOON = {
     "execution.checkpointing.interval": "50 ms",
     "heartbeat.interval": "100 ms",
@@ -107,7 +108,7 @@ def test_a_driver_that_goes_on_while_its_successor_runs_disturbs_nothing(
 def test_a_driver_whose_disk_no_longer_answers_is_replaced_and_ends_itself(
     tmp_path: Path,
 ) -> None:
-    """Its loop waits in the journal, while the process lives and its slots are with it."""
+    """Its loop waits in the journal, while the process lives and has its slots."""
     elsewhere = {ELSEWHERE: "another machine"}
     with (
         hosted_run(tmp_path, PACED, settings=SOON, environment=elsewhere) as run,
@@ -140,7 +141,7 @@ def test_a_stopped_driver_of_this_machine_is_killed_and_replaced(tmp_path: Path)
 def stopped_run(
     root: Path, point: FaultPoint | None, environment: dict[str, str] | None = None
 ) -> Iterator[StartedRun]:
-    """Its driver is stopped at that point."""
+    """Runs a driver that is stopped at that point."""
     elsewhere = {ELSEWHERE: "another machine"} if environment is None else environment
     settings = SOON if point is None else {**SOON, "testing.faults": stop_at(point)}
     with hosted_run(root, PACED, settings=settings, environment=elsewhere) as run:
@@ -163,7 +164,7 @@ def stop_at(point: FaultPoint) -> str:
 
 @contextmanager
 def supervised(run: StartedRun) -> Iterator[int]:
-    """The key of the row that supervision looks after."""
+    """Yields the key of the row that supervision looks after."""
     row = new_run("numbers", run_id=run.directory.run_id, settings=SOON, master="processes")
     try:
         yield row.pk
@@ -172,7 +173,7 @@ def supervised(run: StartedRun) -> Iterator[int]:
 
 
 def has_successor(run: StartedRun, key: int) -> bool:
-    """After another round of supervision."""
+    """Runs another round of supervision first."""
     supervision.supervise_run(key)
     return len(run.of(RunStarted)) == 2
 
@@ -203,8 +204,11 @@ def assert_ended_with_a_sentence(run: StartedRun) -> None:
 
 
 def everything_in(root: Path) -> dict[str, str]:
-    """What is in every file, but for the log of the driver, which says that it ends, and the log of
-    the run, where lines that the driver was writing when it was stopped arrive late."""
+    """Returns a digest of every file, except two logs.
+
+    The driver's log says that it ends. Lines that the driver was writing when it was stopped arrive
+    late in the log of the run.
+    """
     files = [path for path in root.rglob("*") if path.is_file()]
     logs = [path for path in files if path.name == "driver.log" or path.parent.name == "log"]
     return {

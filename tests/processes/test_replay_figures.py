@@ -1,5 +1,7 @@
-"""What a recovery says that it reads again is what was read behind its point, however often the run
-has died: real slots and real drivers."""
+"""A recovery reports as replayed what was read after its point, however often the run died.
+
+Slots and drivers are real.
+"""
 
 import os
 import signal
@@ -25,7 +27,7 @@ SETTINGS = {
 
 
 def test_restarts_do_not_add_to_what_is_read_again(tmp_path: Path) -> None:
-    """Without a checkpoint each attempt reads the same records; so does the next driver's."""
+    """Without a checkpoint, each attempt reads the same records; so does the next driver."""
     parameters = {"held_at": str(HELD_AT), "total": str(TOTAL)}
     with hosted_run(tmp_path, parameters, settings=SETTINGS) as run:
         for attempt in (1, 2, 3):

@@ -44,7 +44,7 @@ from tests.processes.savepoint_requests import WHO, asked, manifest_of
 pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
-PACED = {"pause_ms": "30", "total": str(TOTAL)}  # without an end, until it is hurried
+PACED = {"pause_ms": "30", "total": str(TOTAL)}  # does not end until it is hurried
 OFTEN = {"execution.checkpointing.interval": "50 ms"}
 NEVER = {"execution.checkpointing.interval": "10 min"}
 INCREMENTAL = {**OFTEN, "execution.checkpointing.incremental": "true"}
@@ -143,7 +143,7 @@ def test_after_a_savepoint_a_crash_goes_back_to_it_and_repeats_nothing(tmp_path:
 def test_another_pipeline_of_the_same_uids_goes_on_into_an_output_of_its_own(
     tmp_path: Path,
 ) -> None:
-    """The fork writes what comes after the point; the original's output is not its business."""
+    """The fork writes what comes after the point, and leaves the original's output alone."""
     with running(tmp_path) as run:
         savepoint = asked(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
@@ -182,7 +182,7 @@ def test_a_claimed_savepoint_stays_until_newer_points_replace_it(tmp_path: Path)
 def test_at_most_once_a_restore_that_a_person_asks_for_loses_nothing(
     tmp_path: Path, claim_mode: ClaimMode
 ) -> None:
-    """Only a failure costs the state, and a point that was claimed is not a failure's."""
+    """Only a failure costs the state, and a restore of a claimed point is no failure."""
     at_most_once = {**OFTEN, "execution.checkpointing.mode": "AT_MOST_ONCE"}
     with running(tmp_path, at_most_once) as run:
         savepoint = asked(run, StopWithSavepoint(**WHO))
@@ -213,7 +213,7 @@ def test_without_a_claim_the_original_may_go_after_the_first_own_checkpoint(
 def test_without_a_claim_a_run_whose_checkpoint_was_built_upon_others_may_go_with_all_of_them(
     tmp_path: Path,
 ) -> None:
-    """Not every one is built so: RocksDB may have just merged all of its files into new ones."""
+    """Not every checkpoint builds on others: RocksDB may have just merged all files."""
     settings = BACKENDS["ROCKSDB"]
     retained = {**settings, "execution.checkpointing.num-retained": "1000"}
     with running(tmp_path, retained) as run:
@@ -244,8 +244,10 @@ def test_a_damaged_savepoint_ends_the_run_before_anything_starts(tmp_path: Path)
 
 @contextmanager
 def running(root: Path, settings: dict[str, str] = OFTEN) -> Iterator[StartedRun]:
-    """A run that has written some of its output and is held in the middle of a window: whatever is
-    taken of it now holds some state. One without checkpoints has just begun."""
+    """Yields a run held in the middle of a window, after it has written some of its output.
+
+    A point taken now has some state. A run without checkpoints has just begun.
+    """
     is_often = settings is not NEVER
     with hosted_run(root, held_at(HELD_AT) if is_often else PACED, settings=settings) as run:
         if is_often:
@@ -261,7 +263,7 @@ def held_at(number: int) -> dict[str, str]:
 
 
 def stopped(root: Path, number: int = HELD_AT) -> Path:
-    """The savepoint that a run was stopped with at a number."""
+    """Returns the savepoint that a run was stopped with at a number."""
     with hosted_run(root, held_at(number), settings=OFTEN) as run:
         run.wait_until_cut_at(number, STEP_S)
         savepoint = asked(run, StopWithSavepoint(**WHO))
@@ -276,7 +278,7 @@ def is_built_upon_others(checkpoint: CheckpointCompleted) -> bool:
 
 
 def go_on_without(root: Path, point: Path, goes: Path, settings: dict[str, str]) -> None:
-    """A restored run, once it has a checkpoint of its own, needs nothing of what it began with."""
+    """A restored run with a checkpoint of its own needs nothing of what it began with."""
     with restored(root, point, PACED, settings=settings) as run:
         run.wait_for(lambda _: len(run.completed()) >= 1, STEP_S)
         assert point.exists()
@@ -292,7 +294,7 @@ def go_on_without(root: Path, point: Path, goes: Path, settings: dict[str, str])
 def go_on(
     root: Path, savepoint: Path, parameters: dict[str, str] | None = None, **asked: object
 ) -> StartedRun:
-    """Restore, and run to the end."""
+    """Restores the savepoint, and runs to the end."""
     with restored(root, savepoint, parameters, **asked) as run:
         ended = run.wait_until_over(STEP_S)
     assert ended.status is JobStatus.FINISHED, ended.reason

@@ -1,4 +1,4 @@
-"""A function that fails with its secret in the error: no file of the run, and no log, holds it."""
+"""A function fails with its secret in the error: no file of the run, and no log, contains it."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -65,14 +65,14 @@ def test_no_file_and_no_log_holds_the_secret(
 
 
 def check_log(run: StartedRun) -> None:
-    """What the function said at INFO is there, of each attempt, with the subtask that said it."""
+    """Asserts that INFO lines of each attempt are there, with the subtask that logged them."""
     lines = [line for _, line in newest_lines(run.directory.log, lambda _: True, 10_000)]
     asked = [line for line in lines if line.message == "It asks with ***."]
     failed = [line for line in lines if line.message == "It fails with ***."]
 
     opened = [(line.attempt, line.level) for line in asked if line.subtask == "slot 0"]
     assert opened == [(1, "INFO"), (2, "INFO")]
-    # Sent before the slot died of it.
+    # Sent before the error ended the slot.
     assert [(line.attempt, line.subtask) for line in failed] == [(1, "asking[0]"), (2, "asking[0]")]
     assert [line.message for line in lines if line.subtask == DRIVER][-1].startswith(
         f"The run is {JobStatus.FAILED.value}."

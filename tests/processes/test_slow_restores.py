@@ -1,4 +1,4 @@
-"""A restore may take as long as it needs: it is shown, and ended only when it stands still."""
+"""A restore may take as long as it needs: it shows progress, and ends only if it stands still."""
 
 import os
 import signal
@@ -91,7 +91,7 @@ def test_a_restore_that_stands_still_is_ended_with_how_far_it_came(tmp_path: Pat
 
 @contextmanager
 def held_restore(root: Path, settings: dict[str, str]) -> Iterator[StartedRun]:
-    """A run whose second attempt restores a state, and goes on doing so."""
+    """Yields a run whose second attempt restores a state, and does not finish."""
     with hosted_run(root, given(root), settings=settings, asked={**HELD}) as run:
         run.wait_for(lambda _: any(point.state_bytes for point in run.completed()), STEP_S)
         os.kill(run.pid_of(0), signal.SIGKILL)

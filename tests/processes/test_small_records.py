@@ -1,4 +1,4 @@
-"""Small records before a slow reader: an aligned barrier waits for few of them, counted."""
+"""Small records before a slow reader: an aligned barrier waits for few of them, by count."""
 
 from pathlib import Path
 
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.slow
 
 STEP_S = 120.0
 SLOW_US, TARGET_MS, READERS = 2_000, 200, 2
-WITHIN_TARGET = READERS * TARGET_MS * 1_000 // SLOW_US  # no machine is so fast that it is more
+WITHIN_TARGET = READERS * TARGET_MS * 1_000 // SLOW_US  # even the fastest machine handles no more
 SETTLED = 5 * WITHIN_TARGET
-"""Records: by then the first windows, which are a guess, have been read."""
+"""In records; by then the first windows, which are a guess, have been read."""
 SETTINGS = {
     "execution.checkpointing.interval": "1 h",
     DEBLOATING + "target": f"{TARGET_MS} ms",
@@ -27,8 +27,10 @@ SETTINGS = {
 def test_an_aligned_checkpoint_waits_for_what_its_reader_handles_within_the_target(
     tmp_path: Path,
 ) -> None:
-    """Queued, and taken from the queue but not yet handled: about twice the target. The first
-    windows are a guess, of 150 records for each of four channels, and they too count twice."""
+    """Records in flight are queued, or taken and not yet handled: about twice the target.
+
+    The first windows are a guess, of 150 records for each of four channels, and also count twice.
+    """
     counts = tmp_path / "counts"
     counts.mkdir()
     parameters = {"counts": str(counts), "slow_us": str(SLOW_US)}

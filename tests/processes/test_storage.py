@@ -32,7 +32,7 @@ from tests.stopped_processes import stopped_slot
 pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
-PACED = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
+PACED = {"pause_ms": "150"}  # 5 s; no test waits for the end
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 MEMORY = {**SOONER, "execution.checkpointing.storage": "jobmanager"}
 DIR, SAVEPOINT_DIR = "execution.checkpointing.dir", "execution.checkpointing.savepoint-dir"
@@ -85,8 +85,10 @@ def test_checkpoints_fail_by_name_while_the_object_store_does_and_the_run_goes_o
 def test_a_new_driver_finds_the_points_of_the_dead_one_in_the_object_store(
     tmp_path: Path, server: ObjectServer
 ) -> None:
-    """One that finds the store silent ends without an outcome: the supervisor of drivers starts
-    the next one, as after any death, and shows what it said last."""
+    """A driver that cannot read the store ends without an outcome.
+
+    The supervisor of drivers starts the next one, as after any death, and shows its last message.
+    """
     with in_objects(tmp_path, server) as (run, root):
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)
@@ -123,7 +125,7 @@ def test_a_recovery_waits_for_an_object_store_that_does_not_answer(
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
-    assert run.of(RestorePointRefused) == []  # what cannot be read now is not damaged
+    assert run.of(RestorePointRefused) == []  # a point that cannot be read now is not damaged
     assert_exact(tmp_path / "output")
 
 
@@ -137,7 +139,7 @@ def test_a_recovery_waits_for_a_disk_that_does_not_answer(tmp_path: Path) -> Non
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
-    assert run.of(RestorePointRefused) == []  # what cannot be read now is not damaged
+    assert run.of(RestorePointRefused) == []  # a point that cannot be read now is not damaged
     assert_exact(tmp_path / "output")
 
 
@@ -263,7 +265,7 @@ def in_objects(
 
 @contextmanager
 def silent(directory: Path) -> Iterator[None]:
-    """Every call below it fails with ELOOP, also for root."""
+    """Makes every call below it fail with ELOOP, even for root."""
     aside = directory.rename(directory.with_name("aside"))
     directory.symlink_to(directory)
     try:

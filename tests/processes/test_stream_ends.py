@@ -1,4 +1,4 @@
-"""How a stream ends, and what records in flight become at another parallelism."""
+"""How a stream ends, and how records in flight are restored at another parallelism."""
 
 import os
 import signal
@@ -65,5 +65,5 @@ def test_draining_fires_the_open_windows_before_the_savepoint(tmp_path: Path, dr
 
 
 def with_records_in_flight(run: StartedRun) -> list[str]:
-    """The completed checkpoints that hold some, the newest last."""
+    """Returns the completed checkpoints with records in flight, the newest last."""
     return [event.path for event in run.completed() if event.persisted_bytes > 0]

@@ -1,5 +1,7 @@
-"""Rows in PostgreSQL are exact though slots, driver and server are killed amid it, and a reader
-that looks all the time sees none twice and none go."""
+"""Rows in PostgreSQL are exact though slots, driver and server are killed meanwhile.
+
+A reader that looks all the time sees no row twice and none disappear.
+"""
 
 import os
 import signal
@@ -21,11 +23,11 @@ from tests.processes.tables import DATABASE, NAME, TABLES
 pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
-PACED = {"pause_ms": "300"}  # 10 s, of which no test waits for the end
+PACED = {"pause_ms": "300"}  # 10 s; no test waits for the end
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 SECRET = "hunter2"
 PAUSE_S = 0.1
-"""Between two looks: the machine has more to do than to read."""
+"""Between two looks, since the machine has more to do than to read."""
 
 
 def test_rows_are_exact_though_everything_is_killed_once(tmp_path: Path) -> None:
@@ -70,8 +72,11 @@ def write_amid_kills(home: Path, server: PostgresServer) -> None:
 
 
 def test_rows_are_exact_though_the_server_fails_over_to_its_standby(tmp_path: Path) -> None:
-    """The standby answers at the address of the server that was killed: first read-only, as until
-    it is promoted, then with all that was committed and prepared."""
+    """The standby answers at the address of the killed server.
+
+    At first it is read-only, as before its promotion. Then it has everything committed and
+    prepared.
+    """
     asked: dict[str, object] = {"pipeline": NAME}
     with postgres_server(max_prepared_transactions=50) as server:
         secret = {DATABASE: server.url_of("public")}
@@ -102,7 +107,7 @@ def _is_read_only(failure: FailureOccurred) -> bool:
 
 
 class TableReader:
-    """While the server is away, it shows what it showed last."""
+    """While the server is away, it repeats its last result."""
 
     def __init__(self, server: PostgresServer, table: str) -> None:
         self._server = server

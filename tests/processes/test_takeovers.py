@@ -28,7 +28,7 @@ def test_a_run_that_loses_its_output_to_a_newer_run_ends_and_is_not_restarted(
         older.wait_for(lambda _: len(older.completed()) >= 3, STEP_S)
         with started(tmp_path, NEWER) as newer:
             ended = older.wait_until_over(STEP_S)
-            newer.wait_for_more(1, STEP_S)  # it has set aside what the older one wrote
+            newer.wait_for_more(1, STEP_S)  # it has set aside the output of the older one
             rows_then = len(committed(tmp_path / "output"))
             newer.wait_for_more(2, STEP_S)
             rows_later = len(committed(tmp_path / "output"))
@@ -45,7 +45,7 @@ def test_a_run_that_loses_its_output_to_a_newer_run_ends_and_is_not_restarted(
 
 
 def test_a_driver_that_resumes_a_run_takes_nothing_back(tmp_path: Path) -> None:
-    """Its predecessor was killed, and a person started the pipeline elsewhere meanwhile."""
+    """Its predecessor was killed, and an operator started the pipeline elsewhere meanwhile."""
     with started(tmp_path, OLDER) as older:
         older.wait_for(lambda _: len(older.completed()) >= 3, STEP_S)
         os.kill(older.process.pid, signal.SIGKILL)
@@ -69,7 +69,7 @@ def assert_lost(ended: RunEnded) -> None:
 
 
 def started(root: Path, run_id: RunId) -> AbstractContextManager[StartedRun]:
-    """In an installation of its own."""
+    """Starts the run in an installation of its own."""
     places = {"pause_ms": "50", "output": str(root / "output"), "hurry": str(root / "hurry")}
     asked: dict[str, object] = {"installation": f"home of {run_id}", "started_by": "ada"}
     home = root / f"home of {run_id}"

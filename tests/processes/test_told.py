@@ -1,4 +1,4 @@
-"""That a word is nowhere is worth something only if it would be found."""
+"""A search that finds no secret proves something only if it would find one."""
 
 from base64 import b64encode
 from pathlib import Path

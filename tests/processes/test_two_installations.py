@@ -1,4 +1,4 @@
-"""Two installations write to one directory: the run that a person starts later has it for good."""
+"""Two installations write to one directory: the run that an operator starts later keeps it."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ OFTEN = {
 }
 
 RARELY = {**OFTEN, "execution.checkpointing.interval": "1 h"}
-"""No writer looks whose directory it is, so that only the restart can find out."""
+"""No writer checks the owner of the directory, so only the restart can find out."""
 
 
 def test_a_run_that_loses_its_target_to_another_installation_ends_and_never_takes_it_back(

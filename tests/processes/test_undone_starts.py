@@ -1,5 +1,7 @@
-"""A start over is undone: files and rows of PostgreSQL that it set aside are back, and the points
-of the run before go on from there, exactly."""
+"""A start from nothing is undone: the files and PostgreSQL rows that it set aside come back.
+
+The points of the earlier run continue from there, exactly.
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -65,7 +67,7 @@ def test_rows_that_were_set_aside_come_back_and_a_restore_goes_on(tmp_path: Path
 
 
 def test_a_run_of_its_own_puts_back_what_a_run_that_is_over_has_set_aside(tmp_path: Path) -> None:
-    """It reads nothing, and its only attempt is none: no slot is started."""
+    """It reads nothing and starts no slot."""
 
     def start(number: int, interval: str, **more: object) -> AbstractContextManager[StartedRun]:
         return started(tmp_path, number, interval, **{"asked": {}, **more})
@@ -94,7 +96,7 @@ def test_a_run_of_its_own_puts_back_what_a_run_that_is_over_has_set_aside(tmp_pa
 
 
 def canceled_after_some(start: Start) -> CheckpointCompleted:
-    """The newest checkpoint of the first run."""
+    """Returns the newest checkpoint of the first run."""
     with start(1, SOON) as first:
         first.wait_for_more(3, STEP_S)
         answered(first, Cancel(**who("cancel")))
@@ -103,7 +105,7 @@ def canceled_after_some(start: Start) -> CheckpointCompleted:
 
 
 def undone(root: Path, start: Start, visible: Callable[[], object]) -> tuple[object, ...]:
-    """What readers saw before the start over, after its undo and in between."""
+    """Returns the output visible before the fresh start, after its undo, and in between."""
     newest = canceled_after_some(start)
     before = visible()
     with start(2, NEVER) as again:

@@ -1,8 +1,9 @@
-"""An installation is upgraded in place while a pipeline goes on with its driver. It goes back, or
-the driver is killed and one of the newer version goes on.
+"""An installation is upgraded in place while a pipeline continues with its driver.
 
-The older version is that of the newest tag, if there are migrations since, and else the code before
-the newest migrations. It lies in a checkout of its own beside this one, with the same home.
+It is downgraded again, or the driver is killed and one of the newer version continues.
+
+The older version is that of the newest tag, if there are migrations since, or else the code before
+the newest migrations. It is in a checkout of its own beside this one, with the same home.
 """
 
 import os
@@ -31,7 +32,7 @@ def git(*words: str) -> str:
 
 
 def older_version() -> str:
-    """Its commit."""
+    """Returns the commit of the older version."""
     tags = git("tag", "--list", "v*", "--sort=-version:refname", "--no-contains", "HEAD").split()
     if tags and git("log", f"{tags[0]}..HEAD", *ADDED):
         return git("rev-list", "-1", tags[0])
@@ -108,7 +109,7 @@ def begin(old: Installation, root: Path, settings: dict[str, str]) -> None:
 
 
 def upgraded(old: Installation) -> Installation:
-    """In place; it has seen three more checkpoints of the run that goes on."""
+    """Upgrades in place, and waits for three more checkpoints of the run that continues."""
     old.kill_worker()
     new = Installation(old.home)
     new.manage("prepare")

@@ -1,8 +1,8 @@
-"""Upgrades of a pipeline whose package is shipped: the output is exact over one that succeeds and
-one that goes back, with the worker or a driver killed in between.
+"""Upgrades of a pipeline with a shipped package, one that succeeds and one that goes back.
 
-The command, the worker's rounds, the check, drivers and slots are processes of their own, as in an
-installation; only the broker and Spark are missing.
+The output is exact over both, with the worker or a driver killed in between. The command, the
+worker's rounds, the check, drivers and slots are processes of their own, as in an installation;
+only the broker and Spark are missing.
 """
 
 import json
@@ -21,7 +21,7 @@ from tests.processes.numbers import assert_rows_exact
 pytestmark = pytest.mark.slow
 
 BAD = "7_100, 0.3, 6_600, 1"
-"""It commits wrong rows for a while, and then fails at every attempt."""
+"""Commits wrong rows for a while, and then fails at every attempt."""
 
 HARD = {**SOON, "pipeline.upgrade.checkpoints": "1000"}
 

@@ -19,7 +19,7 @@ from tests.stopped_processes import stopped_slot, wait_until_gone
 pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
-PACED = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
+PACED = {"pause_ms": "150"}  # 5 s; no test waits for the end
 SOON = {
     "execution.checkpointing.interval": "50 ms",
     "heartbeat.interval": "100 ms",
@@ -72,7 +72,7 @@ def stop_at(point: FaultPoint) -> str:
 
 
 def losses(run: StartedRun) -> dict[int, str]:
-    """{pid: why its slot was given up}"""
+    """Returns {pid: why its slot was given up}."""
     events = [e.event for e in run.of(SlotLost)]
     return {e.pid: e.reason for e in events if isinstance(e, SlotLost)}
 
@@ -83,5 +83,5 @@ def refused_attempts(run: StartedRun) -> set[int]:
 
 
 def completed_after(run: StartedRun, attempt: int) -> int:
-    """By the attempt that replaced it; by a later one, where a slow machine misses that too."""
+    """Counts checkpoints of the next attempt, or of later ones if a slow machine loses that too."""
     return sum(e.attempt > attempt for e in run.of(CheckpointCompleted))

@@ -1,8 +1,8 @@
-"""The flow that tests of process functions run: numbers gathered until a timer lets them go.
+"""The flow that tests of process functions run: a timer releases the numbers gathered so far.
 
-By row: a list, a map by minute and an event-time timer per key and minute, and one
-processing-time timer per key. Behind it, by batch: the running total of each key. The output
-follows from the parameters alone; of the processing-time timers only that each fires once.
+By row, it has a list, a map by minute, an event-time timer per key and minute, and one
+processing-time timer per key. Behind it, by batch, is the running total of each key. The output
+follows from the parameters alone; of the processing-time timers, only that each fires once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -56,7 +56,7 @@ class Minutes(KeyedProcessFunction):
         self._rows.inc()
         timers = context.timer_service()
         number, window = row["number"], window_of(row["number"])
-        if not self._odd.contains(window):  # only once: nobody repeats a timer that is lost
+        if not self._odd.contains(window):  # only once: a lost timer is never registered again
             timers.register_event_time_timer((window + 1) * WINDOW_MS - 1)
         self._numbers.add(number)
         self._odd.put(window, (self._odd.get(window) or 0) + number % 2)
@@ -91,7 +91,7 @@ class RunningTotal(BatchProcessFunction):
         self._totals = context.metrics.histogram("totals")
 
     def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
-        for start in range(batch.num_rows):  # of a key that comes twice each has a total
+        for start in range(batch.num_rows):  # each row of a key that repeats has its own total
             row = batch.slice(start, 1)
             keys = context.keys(row)
             self._total.add(keys, row["total"])

@@ -1,4 +1,4 @@
-"""What anybody can get to read of a run: files, rows, pages and answers; and words among them."""
+"""All that people can read of a run: files, rows, pages and answers; and a search in them."""
 
 import html
 import re
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from django.http import HttpResponse
 
 Texts = dict[str, bytes]
-"""By where they can be read."""
+"""Texts by the place where they can be read."""
 
 LINK = re.compile(r'<a [^>]*href="(/[^"#]*)"')
 NO_TEXTS = {"events", "logout", "login"}
-"""A stream, and ways out and in."""
+"""The event stream, and the pages that log out and in."""
 
 INTERFACES = ("api:", "flink-v1:")
 FAILS_AS_FLINK = "/resource-requirements"
-"""Where Flink answers with an error of the server, if a job is not scheduled adaptively."""
+"""Flink answers with a server error here, if a job is not scheduled adaptively."""
 
 
 def holding(texts: Texts, word: str) -> list[str]:
-    """Where it stands, as it is or as base64 would write it, wherever in a text that begins."""
+    """Returns the texts that contain the word, plain or encoded, at any position."""
     spellings = spellings_of(word.encode())
     return [where for where, text in texts.items() if any(each in text for each in spellings)]
 
 
 def spellings_of(word: bytes) -> set[bytes]:
-    """Of base64 the letters that depend on nothing but the word."""
+    """Returns the word plain, in hex and in base64: there, letters that depend on it alone."""
     found = {word, word.hex().encode()}
     for before in range(3):
         first, end = -(-8 * before // 6), 8 * (before + len(word)) // 6
@@ -54,7 +54,7 @@ def files_in(root: Path) -> Texts:
 
 
 def all_rows() -> Texts:
-    """Of every table."""
+    """Returns the rows of every table."""
     return {
         model.__name__: serializers.serialize("json", model._base_manager.all()).encode()
         for model in apps.get_models()
@@ -62,7 +62,7 @@ def all_rows() -> Texts:
 
 
 def all_pages() -> Texts:
-    """Of each that links lead to from the first one; forms are posted, and change something."""
+    """Returns all pages that links reach from the first one; posts no forms: they change data."""
     admin, found, seen = signed_in(admin_user()), Texts(), set[str]()
     waiting = ["/"]
     while waiting:
@@ -77,7 +77,7 @@ def all_pages() -> Texts:
 
 
 def all_answers(run: Run, checkpoint_id: int) -> Texts:
-    """Of our own interface and of Flink's, to a program with a token."""
+    """Returns the answers of our own API and of Flink's, to a program with a token."""
     named: dict[str, object] = {
         "name": run.pipeline.name,
         "run_id": run.run_id,
@@ -108,7 +108,7 @@ def named_patterns(
 
 
 def text_of(client: Client, address: str) -> bytes:
-    """Head and body, whatever the status."""
+    """Returns head and body, whatever the status."""
     answer: HttpResponse = client.get(address)
     assert answer.status_code != 500 or address.endswith(FAILS_AS_FLINK), address
     body = b"" if answer.streaming else answer.content

@@ -1,4 +1,4 @@
-"""The flow of the lab with the sink that ships: views that happen at a rate, counted into files."""
+"""The flow of the lab with the sink that ships: views come at a rate and are counted into files."""
 
 from collections.abc import Mapping
 from pathlib import Path

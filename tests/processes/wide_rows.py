@@ -1,6 +1,6 @@
-"""A flow that fills keyed state with rows as wide as asked for, and then waits until it is stopped.
+"""A flow that fills keyed state with rows of a given width, and then waits until it is stopped.
 
-For restores: what it keeps is as large as its parameters say and does not compress.
+It serves tests of restores: its state is as large as its parameters say and does not compress.
 """
 
 import time
@@ -33,7 +33,7 @@ ROWS = TableDescriptor(
 
 @dataclass(frozen=True, slots=True)
 class WideRows:
-    """`rows` in all, each with `row_bytes` of noise. Implements `Source`; it never ends."""
+    """`rows` in total, each with `row_bytes` of noise. Implements `Source`; it never ends."""
 
     rows: int
     row_bytes: int

@@ -1,4 +1,4 @@
-"""A drawn plan as the engine runs it: the flow `simulated`, assembled from text alone."""
+"""The dataflow of a drawn plan in the engine: the flow `simulated`, assembled from text alone."""
 
 import json
 import random
@@ -97,7 +97,7 @@ def _add(
 
 
 def _digested(batch: pa.RecordBatch, poison: frozenset[int]) -> pa.RecordBatch:
-    """As it is. Raises ValueError when it holds a record that is not to be borne."""
+    """Passes the batch through. Raises ValueError if it contains a poison record."""
     if poison and not poison.isdisjoint(batch["id"].to_pylist()):
         raise ValueError("a record cannot be digested")
     return batch
@@ -154,8 +154,10 @@ WINDOWS: dict[str, Windows] = {
 
 
 class RunningCount(KeyedProcessFunction):
-    """Emits how many of its key have come, itself included: a lost or doubled record shows. Has
-    counted a record already when it fails on it."""
+    """Emits the count of its key's records, this one included, so a lost or doubled record shows.
+
+    When it fails on a record, it has already counted it.
+    """
 
     def __init__(self, poison: frozenset[int]) -> None:
         self._poison = poison
@@ -172,7 +174,7 @@ class RunningCount(KeyedProcessFunction):
 
 
 class Gathering(KeyedProcessFunction):
-    """What `windows` emits from a list and from timers that are registered once."""
+    """Emits the same rows as `windows`, from a list and from timers registered once."""
 
     def open(self, runtime: RuntimeContext) -> None:
         self._starts = runtime.get_list_state(ListStateDescriptor("starts", pa.int64()))
@@ -192,8 +194,10 @@ class Gathering(KeyedProcessFunction):
 
 
 class Listing(BatchProcessFunction):
-    """Keeps what it is given in state that belongs to no key, and puts nothing out: where the
-    elements are is told by the points alone (`listed_rows`)."""
+    """Keeps its input in state that belongs to no key, and emits nothing.
+
+    Only the points tell where the elements are (`listed_rows`).
+    """
 
     def open(self, context: ProcessContext) -> None:
         element, entry = ListStateDescriptor("split", pa.int64()), pa.int64()
@@ -202,7 +206,7 @@ class Listing(BatchProcessFunction):
         self._told = context.get_broadcast_state(MapStateDescriptor("told", entry, entry))
 
     def initialize_state(self, context: ProcessContext) -> None:
-        """Of a union list each keeps its own part, or it would grow with every restore."""
+        """Keeps only its part of the union list, which would otherwise grow with each restore."""
         own = pa.array(range(context.subtask, len(self._union), context.parallelism), pa.int64())
         self._union.update(self._union.get().take(own))
 

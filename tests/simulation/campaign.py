@@ -1,4 +1,4 @@
-"""Many seeds, side by side in processes; each one simulated, then held against every checker."""
+"""Many seeds, side by side in processes: each one is simulated, then judged by every checker."""
 
 import gc
 import multiprocessing
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.simulation.outcome import Outcome
 
 MEMORY = Path("/dev/shm")
-"""Where there is one, files are kept in memory: the simulated disk needs no real one."""
+"""If it exists, files are kept in memory: the simulated disk needs no real one."""
 FAILED_SEEDS = Path(__file__).with_name("failed_seeds.txt")
 
 
@@ -40,8 +40,10 @@ class Verdict:
 
 
 def campaign(seeds: Iterable[int], processes: int, at_once: int = 5) -> Iterator[Verdict]:
-    """In any order, `at_once` by `at_once`. The order of sets is fixed too, or a seed would not
-    replay its run."""
+    """Judges the seeds, `at_once` per task, and yields verdicts in any order.
+
+    It fixes the order of sets too, or a seed would not replay its run.
+    """
     os.environ["PYTHONHASHSEED"] = "0"
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads wait by spinning
     with multiprocessing.get_context("spawn").Pool(processes, initializer=_begin) as pool:
@@ -49,7 +51,7 @@ def campaign(seeds: Iterable[int], processes: int, at_once: int = 5) -> Iterator
 
 
 def failed_seeds(file: Path = FAILED_SEEDS) -> list[int]:
-    """Those that once found a defect and are kept."""
+    """Returns the kept seeds that once found a defect."""
     lines = (line.partition("#")[0].strip() for line in file.read_text().splitlines())
     return [int(line) for line in lines if line]
 
@@ -60,7 +62,7 @@ def judge(
     chances: Chances = USUAL,
     circumstances: Circumstances | None = None,
 ) -> Verdict:
-    """`circumstances`: instead of drawn ones."""
+    """Simulates and judges a seed, with `circumstances` instead of drawn ones if given."""
     began_s = time.process_time()
     root = Path(tempfile.mkdtemp(prefix="ftdash-simulation-", dir=_memory()))
     simulation = Simulation(seed, root, chances=chances, circumstances=circumstances)
@@ -87,9 +89,9 @@ def _where(error: Exception) -> str:
 
 
 def _begin() -> None:
-    pa.set_cpu_count(1)  # every process has its own seed to work on
+    pa.set_cpu_count(1)  # every process works on a seed of its own
     gc.freeze()
-    gc.disable()  # a tenth of the time; cycles go between two seeds
+    gc.disable()  # a tenth of the time; cycles are collected between two seeds
 
 
 def _judge_and_tidy(seed: int) -> Verdict:

@@ -1,8 +1,8 @@
-"""What must hold of every simulated run, each said by itself. Rows come from the model alone.
+"""The properties of every simulated run, one checker each. Expected rows come from the model alone.
 
-A checker returns what is wrong, in words; an empty list is good. What each mode promises after a
-failure: exactly once the rows of the model, at least once all of them and some again, at most once
-none again.
+A checker returns the problems as sentences; an empty list is good. The modes promise different rows
+after a failure: exactly once, the rows of the model; at least once, all of them and some again; at
+most once, none again.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ from tests.simulation.outside import KEYS
 from tests.simulation.simulated_run import continued
 
 POINTS_MAX = 2
-"""Points per seed that the cut equation is tried on; each costs a run of its own."""
+"""Points per seed to test the cut equation on; each costs a run of its own."""
 
 Checker = Callable[[Outcome], list[str]]
 
@@ -51,18 +51,18 @@ def nothing_comes_twice(outcome: Outcome) -> list[str]:
 
 
 def poison_is_set_aside_once(outcome: Outcome) -> list[str]:
-    """In every mode: only its source decides about a record's place in the quarantine."""
+    """Holds in every mode: only its source decides about a record's place in the quarantine."""
     expected, found = outcome.wanted, outcome.quarantined
     wanted = Counter({row: n for row, n in expected.items() if row[0] == "quarantined"})
     return _named("not set aside", wanted - found) + _named("set aside", found - wanted)
 
 
 def every_cut_is_exact(outcome: Outcome) -> list[str]:
-    """The cut equation: what a checkpoint holds is what the offsets in it imply.
+    """The cut equation: the state in a checkpoint is what its offsets imply.
 
-    Restored, at another parallelism, with sources that end exactly where it says that they stood,
-    a point gives the output for exactly those records. Where nobody waits for barriers, a point
-    may hold more; where state is given up, less.
+    A point is restored at another parallelism, with sources that end exactly at its offsets. It
+    must give the output for exactly those records. If subtasks do not wait for barriers, a point
+    may contain more; if they give state up, less.
     """
     problems: list[str] = []
     if outcome.mode == AT_MOST_ONCE and _was_disturbed(outcome):
@@ -80,17 +80,17 @@ def every_cut_is_exact(outcome: Outcome) -> list[str]:
 
 
 def nothing_is_seen_early(outcome: Outcome) -> list[str]:
-    """What is committed belongs to a point that was complete by then."""
+    """Committed output belongs to a point that was complete by then."""
     return [f"{name} was committed before it was complete" for name in outcome.world.early]
 
 
 def every_point_stays_whole(outcome: Outcome) -> list[str]:
-    """At every instant: no complete point lacks a file, and there is one once there was one."""
+    """Every complete point always has its files, and after the first one there always is one."""
     return outcome.disk.problems
 
 
 def every_point_can_be_restored(outcome: Outcome) -> list[str]:
-    """No output was rolled back that a point names, as long as the point is there."""
+    """No output named by a point is rolled back as long as the point exists."""
     return outcome.disk.useless
 
 
@@ -105,7 +105,7 @@ def nothing_is_left_open(outcome: Outcome) -> list[str]:
 
 
 def every_run_has_ended(outcome: Outcome) -> list[str]:
-    """Progress after the faults have stopped; a run that goes on for ever raises NoProgress."""
+    """Progress after the faults have stopped; a run that never ends raises NoProgress."""
     ends = [e for e in outcome.of(RunEnded) if isinstance(e, RunEnded)]
     problems = [f"a run has failed: {e.reason}" for e in ends if e.status is JobStatus.FAILED]
     if len(ends) != len(outcome.directories):
@@ -131,7 +131,7 @@ def _was_disturbed(outcome: Outcome) -> bool:
 
 
 def _judged(outcome: Outcome) -> list[str]:
-    """Those with records in flight first, as they have more to lose."""
+    """Returns points with records in flight first, as they have more to lose."""
 
     def has_none_in_flight(point: str) -> bool:
         return not any(subtask.in_flight for subtask in outcome.store.manifest(point).subtasks)
@@ -144,8 +144,10 @@ def _named(what: str, rows: Output) -> list[str]:
 
 
 def _too_small(expected: Output, output: Output) -> list[str]:
-    """Of counts, the highest has to be reached; of rows, each has to be there; of a key's sessions,
-    which records beyond the cut may unite, the sum."""
+    """Counts must reach their maximum, and every row must be there.
+
+    Records beyond the cut may unite sessions, so for the sessions of a key the sum must match.
+    """
     return _named("lost", _highest(expected) - _highest(output))
 
 
@@ -163,7 +165,7 @@ def _highest(output: Output) -> Output:
 
 
 def _sums(output: Output) -> Output:
-    """How many records the rows stand for, as state that is lost makes counts begin again."""
+    """Counts the records behind the rows, since lost state makes counts start again."""
     sums: Output = Counter()
     for (kind, first, second), times in output.items():
         match kind:
@@ -173,15 +175,17 @@ def _sums(output: Output) -> Output:
                 sums[kind, first, 0] += times
             case "windows" | "sliding" | "timers" | "broadcast":
                 sums[kind, first, 0] += times * second
-            case "sessions":  # where they begin, and how many there are, hangs on what is lost
+            case "sessions":  # lost records decide where sessions begin and how many there are
                 sums[kind, first % KEYS, 0] += times * second
     return sums
 
 
 def _prepared(outcome: Outcome) -> list[str]:
-    """Of the last attempt: a slot that is replaced may prepare once more before its successor's
-    writers shut it out, which nobody ever sees; and a restore of an earlier run's point may still
-    commit what that run prepared."""
+    """Returns the prepared transactions of the last attempt only.
+
+    A replaced slot may prepare once more before its successor's writers shut it out, but no reader
+    ever sees that. A restore of an earlier run's point may still commit what that run prepared.
+    """
     last = outcome.directories[-1].run_id
     newest = outcome.world.newest_writer.get(last)
     prepared = outcome.world.prepared.items()
@@ -189,7 +193,7 @@ def _prepared(outcome: Outcome) -> list[str]:
 
 
 def _without_end(outcome: Outcome) -> list[int]:
-    """A new driver's start ends what its predecessor had under way: as the pages show it."""
+    """A new driver's start ends its predecessor's open checkpoints, as the pages show it."""
     return [number for history in outcome.histories for number in _open(history)]
 
 
@@ -207,7 +211,7 @@ def _open(events: list[Event]) -> list[int]:
 
 
 def _wrongly_answered(events: list[Event]) -> list[tuple[str, int]]:
-    """The end of the run answers what came too late for its driver, as the pages show it."""
+    """The end of the run answers requests that came too late for the driver, as the pages show."""
     accepted, answers = set[str](), Counter[str]()
     for event in events:
         match event:

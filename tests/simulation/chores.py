@@ -1,4 +1,4 @@
-"""Threads of a pool, as far as anybody can tell: what they do is done when its turn comes."""
+"""Like the threads of a pool to its callers, but work is done when its turn comes."""
 
 import random
 from collections import deque
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Chores:
-    """An executor whose work is done when its turn comes, or when a caller waits for it."""
+    """An executor that does its work when its turn comes, or when a caller waits for it."""
 
     def __init__(self) -> None:
         self.waiting: deque[Chore] = deque()
@@ -24,7 +24,7 @@ class Chores:
             self.waiting.popleft().do()
 
     def do_one(self, rng: random.Random) -> bool:
-        """One of those that wait; threads of a pool do not keep their order."""
+        """Does one of the waiting chores; threads of a pool do not keep their order."""
         if not self.waiting:
             return False
         index = rng.randrange(min(2, len(self.waiting)))
@@ -44,7 +44,7 @@ class Chore(Future):  # type: ignore[type-arg]
             return
         try:
             self.set_result(self._work())
-        except Exception as error:  # as an executor does: the caller gets it
+        except Exception as error:  # as in an executor, the caller gets it
             self.set_exception(error)
 
     def result(self, timeout: float | None = None) -> Any:

@@ -1,6 +1,6 @@
 """What a seed draws in addition to its dataflow: mode, settings, and which faults strike it.
 
-Each kind of fault is left out of half of the seeds, so that what another one would hide can show.
+Half of the seeds leave a given kind of fault out, so that the defects it would hide can show.
 Source: Groce et al., "Swarm Testing", 2012.
 """
 
@@ -14,7 +14,7 @@ from tests.simulation.plans import Plan
 from tests.simulation.poison import NO_POISON, Poison, draw_poison
 
 FAULTY_TURNS = 1_500
-"""Faults strike in the first turns of a run; then they stop, and it has to come to its end."""
+"""Faults strike in the first turns of a run; then they stop, and the run must end."""
 
 CHECKPOINTING = "execution.checkpointing."
 TOLERABLE = CHECKPOINTING + "tolerable-failed-checkpoints"
@@ -35,11 +35,11 @@ MODES: dict[str, dict[str, str]] = {
     "cap aborts": {
         **_CAPPED,
         _CAP + "when-exceeded": "abort",
-        TOLERABLE: "1000",  # an attempt that fails of it would only exceed the cap again
+        TOLERABLE: "1000",  # an attempt that this makes fail would only exceed the cap again
     },
 }
 WITH_QUARANTINE = ("aligned", "concurrent", AT_LEAST_ONCE, "cap waits", "cap aborts")
-"""The others are refused with it."""
+"""The other modes are refused with a quarantine."""
 QUARANTINING = {
     "execution.poison-records.policy": "quarantine",
     "restart-strategy.repeated-failure.min-tries": "2",
@@ -53,9 +53,9 @@ Chances = dict[str, float]
 PER_TURN: Chances = {
     "kill a slot": 0.0015,
     "kill the driver": 0.0007,
-    "replace the driver": 0.0004,  # it lives on, and does not know
-    "silence a slot": 0.0007,  # its connection stays open, and nothing comes through
-    "stop a slot": 0.0007,  # as SIGSTOP does, and continued later
+    "replace the driver": 0.0004,  # the old one lives on, and does not know
+    "silence a slot": 0.0007,  # its connection stays open, but passes nothing on
+    "stop a slot": 0.0007,  # as SIGSTOP does; it continues later
     "set the wall clock": 0.001,
     "ask for a point": 0.003,
     "kill itself on command": 0.0003,
@@ -77,7 +77,7 @@ class Circumstances:
     chances: Chances
     gate_bytes: int
     slow_vertex: Uid | None
-    has_short_timeout: bool  # of checkpoints, while faults strike
+    has_short_timeout: bool  # short timeouts of checkpoints, while faults strike
     poison: Poison = NO_POISON
 
     def undisturbed(self) -> "Circumstances":
@@ -136,7 +136,7 @@ ROCKSDB_SHARE = 0.1
 
 
 class Dice:
-    """Whether a fault strikes now; counts those that did."""
+    """Decides if a fault strikes now, and counts those that did."""
 
     def __init__(self, rng: random.Random, chances: Chances, seen: Counter[str]) -> None:
         self._rng = rng

@@ -1,4 +1,4 @@
-"""Simulated time. The wall clock may be set, by an hour back or forth; the monotonic one never."""
+"""Simulated time. Faults may set the wall clock an hour back or forth, never the monotonic one."""
 
 HOUR_MS = 3_600_000
 

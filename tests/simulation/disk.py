@@ -1,8 +1,8 @@
-"""The storage of a seed: the real store on files, of which every operation may fail.
+"""The storage of a seed: the real store on files, in which every operation may fail.
 
-Watches two promises at every instant: no complete point loses a file, and a run that goes on has a
-complete point once it had one. Keeps copies of some points, to be judged although retention
-deletes them.
+It checks two promises at every instant: no complete point loses a file, and a run that has had a
+complete point still has one. It keeps copies of some points for the checkers, since retention
+deletes the originals.
 """
 
 import os
@@ -26,7 +26,7 @@ Keeps = Callable[[], Path | None]
 
 
 class Disk:
-    """What all processes of a seed share; each opens it as its own `SimulatedStore`."""
+    """Shared by all processes of a seed; each opens it as its own `SimulatedStore`."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class Disk:
         self._on_published = on_published
         self._newest_home = root / "newest" if keeps_newest else None
         self.complete: dict[str, frozenset[str]] = {}  # the files of each complete point
-        self.runs: dict[str, RunId] = {}  # of each complete point
+        self.runs: dict[str, RunId] = {}  # the run of each complete point
         self._known: set[str] = set()
-        self._undeletable: set[str] = set()  # in no manifest, and they could not be deleted
+        self._undeletable: set[str] = set()  # in no manifest, but could not be deleted
         self.ended: set[RunId] = set()
         self.problems: list[str] = []
         self.useless: list[str] = []  # complete points that no run can restore any more
         self.kept: list[str] = []
-        self.newest: str | None = None  # a copy of the newest point, where `keeps_newest`
+        self.newest: str | None = None  # a copy of the newest point, with `keeps_newest`
         self.failed: Counter[str] = Counter()  # by operation
 
     def open(self) -> "SimulatedStore":
@@ -74,7 +74,7 @@ class Disk:
         self._on_published(manifest.run_id, manifest.checkpoint_id)
 
     def confirmed(self, location: str) -> None:
-        """Its publisher knows, so that a point that is given up later is no loss."""
+        """The publisher knows of the point now, so giving it up later is no loss."""
         self._known.add(location)
         copy, files = self._keeps(), self.complete[location]
         if copy is not None:
@@ -96,7 +96,7 @@ class Disk:
             self.problems += [f"{location} has lost {file}" for file in sorted(files & gone)]
 
     def rolled_back(self, names: set[str]) -> None:
-        """What a complete point has prepared is committed by a run that restores it, or lost."""
+        """Reports points with rolled-back output: a run that restores them cannot commit it."""
         if not names:
             return
         store = FileSystemCheckpointStore([str(self.root)])
@@ -105,7 +105,7 @@ class Disk:
             self.useless += [f"{location} needs {name}, which is rolled back" for name in needed]
 
     def _copied(self, location: str, files: list[str], copy: Path) -> str:
-        """A point, and beside it the files that it shares; linked, as no file ever changes."""
+        """Copies a point and the files that it shares; links them, as no file ever changes."""
         point = copy / Path(location).name
         for file in [*files, f"{location}/manifest.json"]:
             inside = file.startswith(f"{location}/")
@@ -141,7 +141,7 @@ class SimulatedStore(FileSystemCheckpointStore):
         super().fetch(location, file, target, may_share=may_share)
 
     def publish(self, location: str, manifest: Manifest) -> Publication:
-        """It may fail before or after: then the point is complete, and the caller cannot know."""
+        """May fail before publishing or after; a complete point is then unknown to the caller."""
         self._disk.may_fail("publish")
         published = super().publish(location, manifest)
         if published is Publication.PUBLISHED:

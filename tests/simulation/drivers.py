@@ -30,11 +30,11 @@ SEGMENT_BYTES = 10_000
 """So few that a run of a few checkpoints has several segments."""
 
 MASTER_TURNS = 3
-"""It gets so many turns for one of a slot's subtask, as it runs alone on its thread."""
+"""The master's turns for each turn of a slot's subtask, since it runs alone on its thread."""
 
 
 class KilledAtAPoint:
-    """In place of `runtime.faults.Faults`: the process may end at any named point."""
+    """Replaces `runtime.faults.Faults`: the process may end at any named point."""
 
     def __init__(self, strikes: Callable[[str], bool]) -> None:
         self._strikes = strikes
@@ -46,7 +46,7 @@ class KilledAtAPoint:
 
 
 class Driver:
-    """To be begun, given turns, and finished; or to die, as every exception lets it."""
+    """Begins, gets turns, and finishes; or dies, as after every exception."""
 
     def __init__(self, directory: RunDirectory, spec: RunSpec, around: Surroundings) -> None:
         self._directory = directory
@@ -55,7 +55,7 @@ class Driver:
         self._seen: set[RequestId] = set()
         self.chores = Chores()
         self.is_dead = False
-        self.status: JobStatus | None = None  # once it has brought the run to its end
+        self.status: JobStatus | None = None  # set once it has brought the run to its end
         self.master: JobMaster | None = None
         self.stages: Stages | None = None
         self._own_turns: list[Turn] = []
@@ -70,7 +70,7 @@ class Driver:
         )
 
     def begin(self, disk: Disk) -> None:
-        """Raises Retryable: the storage does not answer."""
+        """Raises Retryable if the storage does not answer."""
         self.master, self.stages = self._host(disk)
         of_master = partial(self.master.take_turn, may_wait=False)
         of_pool = partial(self.chores.do_one, self._around.rng)
@@ -116,25 +116,25 @@ class Driver:
                 self._context.post(CommandArrived(command))
 
     def turns(self) -> list[Turn]:
-        """Its own, and those of its slots."""
+        """Returns its own turns and those of its slots."""
         turns = [] if self.stages is None else self.stages.turns()
         if not self.is_dead:
             turns += self._own_turns
         return turns
 
     def lose_lease(self) -> None:
-        """The lock's file is gone, as after a restore from a backup: another one may take over."""
+        """Removes the lock's file, as a restore from a backup may; another driver may take over."""
         self._directory.lease_lock.unlink()
 
     def act_late(self, turn: Turn) -> None:
-        """It was replaced; when it finds that out, it ends."""
+        """Takes a turn after its replacement; when it finds out, it ends."""
         try:
             turn()
         except (LeaseLost, ProcessEnded):
             self.die()
 
     def kill(self) -> None:
-        """SIGKILL; what it was writing may have become durable, and no process heard of it."""
+        """Kills it as SIGKILL does; its last write may be durable without any process knowing."""
         with contextlib.suppress(ProcessEnded):
             if self._around.rng.random() < 0.5:
                 self.chores.do_one(self._around.rng)
@@ -142,7 +142,7 @@ class Driver:
 
     @property
     def has_ended(self) -> bool:
-        """Nothing more is to be done but `finish`, or nothing at all."""
+        """Returns True if only `finish` is left to do, or nothing."""
         return self.status is not None or self.master.has_ended
 
     def finish(self) -> None:
@@ -154,7 +154,7 @@ class Driver:
         self.die()
 
     def end(self) -> None:
-        """Nothing of it is left, neither process nor slots."""
+        """Ends the process and its slots, so that nothing of it is left."""
         self.die()
         if self.stages is not None:
             self.stages.end()

@@ -1,4 +1,4 @@
-"""What a point holds of state that belongs to no key, in the words of `model`."""
+"""The contents of state that belongs to no key in a point, as rows of `model`."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,8 +12,11 @@ from tests.simulation.plans import Plan
 
 
 def listed_rows(store: FileSystemCheckpointStore, point: str, plan: Plan) -> Output:
-    """Of all `lists` of the plan. Lists of all subtasks are one; of maps, which have to be the
-    same in every subtask, counts the least, and what one has more is said beside it."""
+    """Returns the rows of all `lists` of the plan.
+
+    The lists of all subtasks are one. Maps must be the same in every subtask; their minimum counts,
+    and an excess in one subtask becomes a row of its own.
+    """
     manifest, output = store.manifest(point), Counter[tuple[str, int, int]]()
     operators = [each for subtask in manifest.subtasks for each in subtask.operators]
     for index, step in enumerate(plan.steps):

@@ -1,6 +1,6 @@
-"""Every machine of the protocol checks its own state after each event it was given.
+"""Every machine of the protocol checks its own state after each event that it handles.
 
-A machine is a class of `pipelines.protocol` that has an event to handle and a state to check.
+A machine is a class of `pipelines.protocol` with an event to handle and a state to check.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a dataflow has to put out: its plan in plain Python, which uses nothing of the engine."""
+"""The expected output of a dataflow: its plan in plain Python, without any code of the engine."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -9,23 +9,27 @@ from tests.simulation.poison import NO_POISON, Poison
 
 WINDOW_S, SLIDE_S = 8, 4
 GAP_MS = 8_500
-"""Of sessions: never the distance of two events, so that nothing hangs on whether it counts as one;
-most keys come every five seconds, and filters tear holes of ten."""
+"""The session gap, which never equals the distance of two events, so that an edge does not matter.
+
+Most keys come every five seconds, and filters leave gaps of ten.
+"""
 PAIR, MODULUS = 100_003, 1_000_000_007
-"""How two ids become the id of their pair."""
+"""Two ids make the id of their pair."""
 
 Event = tuple[int, int, int]  # id, key, milliseconds
 Output = Counter[tuple[str, int, int]]
 """Rows of `rows` are (id, key), of `counts` (key, n), of windows (start and key, n).
 
-`lists` are not put out, they are what points hold: a list's (id, 0), and (id and key, n) of a map.
-`quarantined` is what the quarantines hold, (id, 0).
+Points contain `lists`, which are never emitted: a list's (id, 0), and (id and key, n) of a map.
+`quarantined` has the contents of the quarantines, (id, 0).
 """
 
 
 def model(plan: Plan, part: Part, poison: Poison = NO_POISON) -> Output:
-    """The output for the first `part[source, split]` records of each split. Those that get to the
-    function that fails on them are in the quarantine and nowhere else."""
+    """Returns the output for the first `part[source, split]` records of each split.
+
+    Records that reach the function that fails on them are in the quarantine and nowhere else.
+    """
     aside = _arrived(plan, part, poison) if poison.ids else frozenset[int]()
     output: Output = Counter(("quarantined", number, 0) for number in aside)
     for step, inputs, _ in _steps(plan, part, aside):
@@ -43,7 +47,7 @@ def _arrived(plan: Plan, part: Part, poison: Poison) -> frozenset[int]:
 def _steps(
     plan: Plan, part: Part, aside: frozenset[int]
 ) -> Iterator[tuple[Step, list[list[Event]], list[Event]]]:
-    """Each with its inputs and what it makes of them."""
+    """Yields each step with its inputs and its output."""
     streams: list[list[Event]] = []
     for index, step in enumerate(plan.steps):
         inputs = [streams[i] for i in step.inputs]
@@ -110,7 +114,7 @@ def _listed(events: list[Event]) -> Output:
 
 
 def _sessions(events: list[Event]) -> Iterator[tuple[int, int, int]]:
-    """Key, start and size of each."""
+    """Yields key, start and size of each session."""
     by_key: defaultdict[int, list[int]] = defaultdict(list)
     for _, key, at in events:
         by_key[key].append(at)

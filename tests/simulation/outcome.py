@@ -1,4 +1,4 @@
-"""What a seed has left behind, for the checkers."""
+"""The results of a seed, for the checkers."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Outcome:
     plan: Plan
     world: World
     disk: Disk
-    store: FileSystemCheckpointStore  # which never fails
+    store: FileSystemCheckpointStore  # reads without faults
     directories: list[RunDirectory] = field(default_factory=list)  # of the runs, oldest first
     drained_at: str | None = None  # the savepoint that ended the last run early, windows and all
     seen: Counter[str] = field(default_factory=Counter)
@@ -41,10 +41,10 @@ class Outcome:
         return self.circumstances.mode
 
     def look_into_quarantine(self) -> None:
-        """Before another run goes back behind some of it, and has it set aside."""
+        """Reads the quarantine, before another run from an older point sets some of it aside."""
         self.quarantined = quarantined_in(self.directories[0].quarantine, self.plan)
 
-    # Asked for once all runs have ended, and by more than one checker.
+    # The checkers ask for these once all runs have ended, some more than once.
 
     @cached_property
     def wanted(self) -> Output:
@@ -52,40 +52,40 @@ class Outcome:
 
     @cached_property
     def output(self) -> Output:
-        """What readers see, and what the newest point holds that is never put out."""
+        """Returns the rows that readers see, and those that only the newest point has."""
         newest = self.disk.newest
         rows = self.world.output() + self.quarantined
         return rows if newest is None else rows + listed_rows(self.store, newest, self.plan)
 
     @cached_property
     def histories(self) -> list[list[Event]]:
-        """The events of each run."""
+        """Returns the events of each run."""
         return [self.events_of(directory) for directory in self.directories]
 
     def expected(self, part: Part) -> Output:
         return model(self.plan, part, self.circumstances.poison)
 
     def read(self) -> Part:
-        """The part of the input that the output has to show."""
+        """Returns the part of the input that the output has to show."""
         return self.plan.whole() if self.drained_at is None else read_at(self, self.drained_at)
 
     def events_of(self, directory: RunDirectory) -> list[Event]:
         return [envelope.event for envelope in every_envelope(directory.journal_file)]
 
     def of(self, *kinds: type[Event]) -> list[Event]:
-        """Of all runs."""
+        """Returns the events of these kinds, of all runs."""
         events = (event for history in self.histories for event in history)
         return [event for event in events if isinstance(event, kinds)]
 
     def points(self) -> list[str]:
-        """The complete points that are still there, of all runs."""
+        """Returns the complete points that still exist, of all runs."""
         roots = [str(directory.path / "checkpoints") for directory in self.directories]
         roots.append(str(self.directories[0].path.parent.parent / "savepoints"))
         return [path for root in roots for path in self.store.published(root)]
 
 
 def read_at(outcome: Outcome, point: str) -> Part:
-    """How many records of each split lie before the cut."""
+    """Returns the number of records of each split before the cut."""
     part = dict.fromkeys(outcome.plan.whole(), 0)
     for source in outcome.plan.sources:
         positions = [
@@ -100,7 +100,7 @@ def read_at(outcome: Outcome, point: str) -> Part:
 
 
 def _read_of(split: int, positions: list[SplitPositions], records: int) -> int:
-    """A subtask has it in the backlog, or none has reached it, or it was read to its end."""
+    """A subtask has it in its backlog, or none has reached it, or it was read to its end."""
     for position in positions:
         for index, offset in position.backlog:
             if index == split:

@@ -1,8 +1,8 @@
-"""The world outside of a simulated run: logs that are read, and a store that is written.
+"""The world outside of a simulated run: logs to read, and a store to write to.
 
-The store outlives every crash. It takes transactions: written, prepared at a barrier, committed by
-name, however often. A writer of an attempt that is over is refused, as by every real sink; and now
-and then it does not answer.
+The store outlives every crash. It takes transactions: a writer writes them, prepares them at a
+barrier and commits them by name, as often as it likes. The store refuses a writer of an attempt
+that is over, as every real sink does. Now and then it does not answer.
 """
 
 from collections import Counter
@@ -16,25 +16,26 @@ from pipelines.connectors.contract import MalformedRecord, SinkContext, Supersed
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 
-STEP_MS = 1_000  # of event time from one record to the next
+STEP_MS = 1_000  # in event time, from one record to the next
 KEYS = 5
 
 SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.int64()), ("at", pa.timestamp("ms", tz="UTC"))])
 Part = dict[tuple[int, int], int]
-"""How many records of each (source, split)."""
+"""The number of records of each (source, split)."""
 
 
 def event(source: int, split: int, offset: int, records: int) -> tuple[int, int, int]:
-    """id, key and milliseconds of one record; later splits hold later event time."""
+    """Returns id, key and milliseconds of one record; later splits have later event time."""
     number = (source * 10 + split) * 100 + offset
     return number, (number * 7 + split) % KEYS, (split * records + offset) * STEP_MS
 
 
 @dataclass(frozen=True)
 class SimulatedSource:
-    """Splits of `records` each, of which the first `ends[split]` are there. Implements `Source`.
+    """Splits of `records` each, with the first `ends[split]` available. Implements `Source`.
 
-    It cannot read those whose id is in `torn`."""
+    It cannot read records with an id in `torn`.
+    """
 
     number: int
     records: int
@@ -88,10 +89,10 @@ def unnoticed(names: set[str]) -> None:
 
 @dataclass
 class World:
-    """What a reader of the output sees, and what lies ready to be seen.
+    """The output that a reader sees, and the transactions prepared to become visible.
 
-    `completed` says which points there are, so that whatever is committed before its point is
-    there can be told: it goes to `early`.
+    `completed` has the newest point of each run. It shows output that is committed before its point
+    is complete; its name goes to `early`.
     """
 
     visible: dict[str, Transaction] = field(default_factory=dict)
@@ -102,13 +103,13 @@ class World:
     early: list[str] = field(default_factory=list)
     names: int = 0
     fails: Callable[[], bool] = never
-    on_rolled_back: Callable[[set[str]], None] = unnoticed  # hears the names of transactions
+    on_rolled_back: Callable[[set[str]], None] = unnoticed  # receives the names of transactions
 
     def output(self) -> Counter[tuple[Any, ...]]:
         return Counter(row for each in self.visible.values() for row in each.rows)
 
     def copied(self) -> "World":
-        """One that answers always."""
+        """Returns a copy that always answers."""
         return replace(
             self,
             visible=dict(self.visible),
@@ -136,7 +137,7 @@ class World:
 
 
 WORLDS: dict[str, World] = {}
-"""By the name that a pipeline's parameter gives; a pipeline is built from text alone."""
+"""The worlds by the name in a pipeline's parameter, since text alone builds a pipeline."""
 
 
 @dataclass(frozen=True)

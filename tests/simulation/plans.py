@@ -1,4 +1,4 @@
-"""Random dataflows as plain data: what the engine runs (`assembly`) and `model` computes.
+"""Random dataflows as plain data: the engine runs them (`assembly`), `model` computes their output.
 
 A plan is a list of steps, drawn from a seed: one or two sources, unions, joins, streams that are
 read twice, and a sink behind every stream.
@@ -15,12 +15,12 @@ TWO_INPUTS = ("union", "join")
 ENDS = ("rows", "counts", "windows", "sliding", "sessions", "timers", "lists")
 NOT_BEHIND_A_JOIN = ("sliding", "sessions")
 WITH_ITSELF = 0.05
-"""Part of the operations on one stream that join or unite it with itself."""
+"""The share of operations on one stream that join or unite it with itself."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """`inputs` are indices of earlier steps, `number` is what the operation needs."""
+    """`inputs` are indices of earlier steps; `number` is the parameter of the operation."""
 
     operation: str  # source, map, filter, rebalance, or one of TWO_INPUTS or ENDS
     inputs: tuple[int, ...] = ()
@@ -36,7 +36,7 @@ class Plan:
     steps: tuple[Step, ...]
     records: int  # per split
     splits: int
-    batch: int  # records that a source emits at once, at most
+    batch: int  # the most records that a source emits at once
 
     @property
     def sources(self) -> list[int]:
@@ -47,14 +47,14 @@ class Plan:
 
     @property
     def has_lists(self) -> bool:
-        """Whose elements are told by the points alone."""
+        """Returns True if the plan has `lists`, whose elements only the points show."""
         return any(step.operation == "lists" for step in self.steps)
 
     def is_behind_a_join(self, index: int) -> bool:
         return _is_behind_a_join(list(self.steps), index)
 
     def whole(self) -> Part:
-        """All records of all splits."""
+        """Returns all records of all splits."""
         return {(s, k): self.records for s in self.sources for k in range(self.splits)}
 
 
@@ -74,7 +74,7 @@ def _draw_steps(rng: random.Random) -> tuple[Step, ...]:
         unread = [index for index in unread if index not in step.inputs]
         steps.append(step)
         unread.append(len(steps) - 1)
-        if rng.random() < 0.25:  # a diamond: the stream is read once more
+        if rng.random() < 0.25:  # a diamond: another step reads the stream once more
             unread.append(rng.choice([i for i in range(len(steps)) if not steps[i].is_end]))
     return (*steps, *(_draw_end(rng, steps, index) for index in unread))
 
@@ -90,9 +90,11 @@ def _draw_step(rng: random.Random, unread: list[int]) -> Step:
 
 
 def _draw_end(rng: random.Random, steps: list[Step], index: int) -> Step:
-    """No sessions behind a join: it gives its rows out when their window ends, each at its own
-    time, and by then a session may be over that they would have prolonged. Nor windows that end
-    before its own."""
+    """Draws no sessions behind a join, nor windows that end before the join's window.
+
+    A join emits its rows when their window ends, each at its own time. By then a session that they
+    would have prolonged may be over.
+    """
     operation = rng.choice(ENDS)
     while operation in NOT_BEHIND_A_JOIN and _is_behind_a_join(steps, index):
         operation = rng.choice(ENDS)

@@ -1,8 +1,8 @@
-"""Records that one function of a dataflow fails on whenever it is given them, and where they go.
+"""Records that one function of a dataflow fails on each time it gets them, and where they go.
 
-It is a function beside a source or behind exchanges, maybe one that has changed its state before it
-fails, or the source itself, which cannot read them. It is not behind a join: of a pair no one
-record can be held responsible.
+The function follows a source or an exchange, and may have changed its state before it fails. Or the
+source itself cannot read the records. The function never follows a join, because no single record
+of a pair is to blame.
 """
 
 import json
@@ -21,8 +21,8 @@ RECORDS_MAX = 3
 
 @dataclass(frozen=True)
 class Poison:
-    step: int  # whose function fails
-    ids: frozenset[int]  # on these, if they get there
+    step: int  # the step with the function that fails
+    ids: frozenset[int]  # the records it fails on, if they reach it
 
     def to_json(self) -> str:
         return json.dumps({"step": self.step, "ids": sorted(self.ids)})
@@ -51,7 +51,7 @@ def draw_poison(rng: random.Random, plan: Plan) -> Poison:
 
 
 def quarantined_in(home: Path, plan: Plan) -> Counter[tuple[str, int, int]]:
-    """What a reader of the quarantines sees, in the words of `model`."""
+    """Returns the rows that a reader of the quarantines sees, as rows of `model`."""
     found: Counter[tuple[str, int, int]] = Counter()
     for source in plan.sources:
         for file in sorted((home / f"source-{source}").glob("part-*.jsonl")):

@@ -1,4 +1,4 @@
-"""What the schedule of a seed has reached, so that a campaign can tell what it has really tried."""
+"""The situations that the schedule of a seed has reached: they show what a campaign has tested."""
 
 from collections import Counter
 

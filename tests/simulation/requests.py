@@ -1,4 +1,4 @@
-"""What people ask of a simulated run."""
+"""Requests of people to a simulated run."""
 
 import random
 
@@ -20,7 +20,7 @@ def drawn_point(rng: random.Random, asker: dict[str, str]) -> DriverCommand:
 
 
 def drawn_end(rng: random.Random, asker: dict[str, str], *, is_last: bool) -> DriverCommand:
-    """Draining ends event time, so nothing can follow it; the last run may be drained only."""
+    """Draining ends event time, so nothing can follow it, and only the last run may be drained."""
     form = rng.choice(list(SavepointFormat))
     if is_last:
         return StopWithSavepoint(format=form, drain=True, **asker)

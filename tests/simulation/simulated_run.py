@@ -1,7 +1,7 @@
 """One seed: a random dataflow, run by the real master and subtasks under random order and faults.
 
-A seed fixes the dataflow, its mode and settings, the order of all turns, every fault, what people
-ask for meanwhile, and restores at other parallelisms. What came of it is left to the checkers.
+A seed fixes the dataflow, its mode and settings, the order of all turns, every fault, the requests
+of people, and restores at other parallelisms. The checkers judge the result.
 """
 
 import hashlib
@@ -54,18 +54,20 @@ from tests.simulation.slots import ProcessEnded, Slot, Surroundings
 
 TURNS_MAX = 60_000
 KEPT = 0.6
-"""Part of the points that is kept for the cut equation."""
+"""The share of points kept for the cut equation."""
 STARTED_OVER = 0.6
-"""Part of the runs with poison after which the next one starts from nothing instead of a point, and
-so behind what was set aside; points are mostly of what comes after it."""
+"""The share of runs with poison after which the next run starts from nothing.
+
+That run starts before the records set aside; most points come after them.
+"""
 WITH_OWN, OWN = 0.5, 0.4
-"""Part of the seeds where operators have a parallelism of their own, and part of the operators."""
+"""The share of seeds in which operators have their own parallelism, and of those operators."""
 GROUPS = 2
-"""Operators of one group have equal ones."""
+"""Operators of one group have equal parallelisms."""
 
 
 class NoProgress(AssertionError):
-    """The faults have stopped and the run does not come to its end."""
+    """The faults have stopped, but the run does not end."""
 
 
 class Simulation:
@@ -79,7 +81,7 @@ class Simulation:
         chances: Chances = USUAL,
         circumstances: Circumstances | None = None,
     ) -> None:
-        """`circumstances`: those of an earlier simulation, instead of drawn ones."""
+        """Uses `circumstances` of an earlier simulation, if given, instead of drawing them."""
         self.rng = random.Random(seed)
         self.plan = draw(random.Random(seed))
         drawn = circumstances or draw_circumstances(self.rng, self.plan, chances)
@@ -114,10 +116,10 @@ class Simulation:
         )
 
     def run(self) -> Outcome:
-        """One to three runs; the last one reads everything, unless it is drained."""
+        """Hosts one to three runs; the last one reads everything, unless it is drained."""
         runs, restore_from = self.rng.choice([1, 2, 3]), None
         if self.circumstances.mode == AT_MOST_ONCE:
-            runs = 1  # what a person restores has its state: that is another promise
+            runs = 1  # a person's restore keeps the state: that is another promise
         sets_aside = bool(self.circumstances.poison.ids)
         for number in range(runs):
             is_last = number == runs - 1
@@ -141,7 +143,7 @@ class Simulation:
         return next((path for path in drained if path is not None), None)
 
     def _drawn_point(self) -> str | None:
-        """One of the newest, of any run."""
+        """Draws one of the newest points of any run."""
         store = self.outcome.store
         newest = sorted(self.outcome.points(), key=lambda p: (store.manifest(p).checkpoint_id, p))
         return self.rng.choice(newest[-3:]) if newest else None
@@ -149,7 +151,7 @@ class Simulation:
     def run_once(
         self, run: str, restore_from: str | None, part: Part, *, is_last: bool
     ) -> JobStatus:
-        """Raises NoProgress."""
+        """Raises NoProgress if the run does not end."""
         spec = self._spec(RunId(run), restore_from, part)
         directory = RunDirectory.of(self.root, FLOW_NAME, spec.run_id)
         directory.path.mkdir(parents=True)
@@ -165,7 +167,7 @@ class Simulation:
                     self._replaced.pop().end()
 
     def _drive(self, directory: RunDirectory, spec: RunSpec) -> JobStatus:
-        """One driver after the other, until one brings the run to its end."""
+        """Hosts one driver after the other, until one brings the run to its end."""
         while True:
             driver = Driver(directory, spec, self._around)
             self._replaced.append(driver)
@@ -178,7 +180,7 @@ class Simulation:
                 return driver.status
 
     def _host(self, driver: Driver) -> None:
-        """Until it has ended the run, or was replaced."""
+        """Hosts a driver until it has ended the run, or was replaced."""
         driver.begin(self.outcome.disk)
         while not driver.has_ended:
             self._pass_time()
@@ -209,7 +211,7 @@ class Simulation:
         turns[index]()
 
     def _strike(self, driver: Driver) -> bool:
-        """Whether the driver is dead, or replaced."""
+        """Returns True if the driver is dead or replaced."""
         if self._dice.strikes("set the wall clock"):
             self._around.clock.set_wall(self.rng.choice([-HOUR_MS, HOUR_MS]))
         if self._dice.strikes("kill the driver"):
@@ -231,10 +233,10 @@ class Simulation:
         if self._dice.strikes("stop a slot"):
             self.rng.choice(alive).stop(self.rng.uniform(100, 3_000))
 
-    # What people ask for.
+    # Requests of people.
 
     def _planned_requests(self, *, is_last: bool) -> dict[int, DriverCommand]:
-        """By turn: what ends the run, and what lets its checkpoints take their time again."""
+        """Returns requests by turn: to end the run, and to lengthen the checkpoint timeout."""
         planned: dict[int, DriverCommand] = {}
         if self.circumstances.has_short_timeout:
             longer = {CHECKPOINTING + "timeout": "10 min"}
@@ -275,11 +277,11 @@ class Simulation:
         request_id = RequestId(f"request-{next(self._requests)}")
         return {"request_id": request_id, "requested_by": "somebody", "reason": "a simulation"}
 
-    # What everything runs on.
+    # The parts that everything runs on.
 
     @contextmanager
     def _simulated_parts(self) -> Iterator[None]:
-        """What `deploy` makes by itself in a real slot."""
+        """Replaces parts that `deploy` builds by itself in a real slot."""
         capacity = self.circumstances.gate_bytes
         slot = "pipelines.runtime.slot"
         with (
@@ -308,7 +310,7 @@ class Simulation:
         return self.root / "kept" / f"point-{len(self.outcome.disk.kept)}"
 
     def _draw_own(self) -> dict[Uid, int]:
-        """The group of each operator that has a parallelism of its own."""
+        """Returns the group of each operator that has a parallelism of its own."""
         rng, steps = self._own_rng, list(enumerate(self.plan.steps))
         if rng.random() >= WITH_OWN:
             return {}
@@ -317,7 +319,7 @@ class Simulation:
         return {uid: rng.randrange(GROUPS) for uid in [*uids, *sinks] if rng.random() < OWN}
 
     def _parallelisms(self) -> dict[Uid, int]:
-        """Each run draws other ones. They stay unequal, so that the same operators run together."""
+        """Each run draws others. They stay unequal, so that the same operators run together."""
         numbers = self._own_rng.sample(range(1, 5), GROUPS)
         return {uid: numbers[group] for uid, group in self._own.items()}
 
@@ -352,9 +354,9 @@ class Simulation:
 
 
 def continued(outcome: Outcome, point: str, number: int) -> Output:
-    """The output when `point` is restored, and the sources end where it says that they stood.
+    """Returns the output when `point` is restored with sources that end at its offsets.
 
-    Nothing fails meanwhile. The outcome's own world is not touched.
+    Nothing fails during it, and the outcome's own world does not change.
     """
     calm = outcome.circumstances.undisturbed()
     simulation = Simulation(outcome.seed, outcome.root, circumstances=calm)
@@ -368,8 +370,10 @@ def continued(outcome: Outcome, point: str, number: int) -> Output:
 
 
 def points_are_often_given_up(simulation: Simulation, operation: str) -> bool:
-    """In place of `Simulation._disk_fails`: manifests are written without a word, and deletions
-    fail, much more often than other operations."""
+    """Replaces `Simulation._disk_fails`: two operations fail much more often than the others.
+
+    The caller does not learn that its manifest was written, and deletions fail.
+    """
     if simulation._dice.strikes("fail the disk"):
         return True
     is_chosen = operation in ("confirm", "delete") and simulation._dice.is_faulty

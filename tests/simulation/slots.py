@@ -1,7 +1,7 @@
 """One slot of a simulated attempt: the real deployment, subtasks, reports and vigil, by turns.
 
-Only what a process adds is played: threads take turns, a queue of frames is the control connection,
-and `ProcessEnded` is the end of the process.
+Only what a process adds is simulated: threads take turns, a queue of frames is the control
+connection, and `ProcessEnded` is the end of the process.
 """
 
 import math
@@ -46,16 +46,16 @@ from tests.simulation.wires import SlotWires
 
 Turn = Callable[[], object]
 SLOW_STEPS = 0.1
-"""How often a slow subtask gets the turn that it could have."""
+"""The probability that a slow subtask gets a turn that it could have."""
 
 
 class ProcessEnded(BaseException):
-    """Nothing after this happens in the process that it is raised in."""
+    """Ends the simulated process that raises it: nothing happens in it afterwards."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What all slots of a seed live in."""
+    """The surroundings that all slots of a seed share."""
 
     clock: SimulatedClock
     rng: random.Random
@@ -74,9 +74,9 @@ class Slot:
         self.deployment: Deployment | None = None
         self.has_dialled = False
         self.is_dead = False
-        self.is_cut_off = False  # its connection was closed; it will notice
-        self.heard_ms = around.clock.now_ms  # by its driver
-        self.is_silent = False  # nothing comes through its connection, which stays open
+        self.is_cut_off = False  # its connection was closed, which it will notice
+        self.heard_ms = around.clock.now_ms  # when its driver last heard it
+        self.is_silent = False  # its connection stays open, but passes nothing on
         self.stopped_until_ms = 0.0
         self._around = around
         self._wires = wires
@@ -87,14 +87,14 @@ class Slot:
         self._beat_ms = address.heartbeat.interval_ms
         self._beat_due_ms = around.clock.now_ms
         self._steps: dict[int, Turn] = {}  # of the subtasks that have begun and not ended
-        self._turns: list[Turn] | None = None  # what it could do, as long as that is known
+        self._turns: list[Turn] | None = None  # its possible turns, while they are known
         self._turns_until_ms = 0.0
 
     @property
     def is_over(self) -> bool:
         return self.is_dead or self.reports.have_all_ended
 
-    # What the master uses as its connection.
+    # The master uses these as its connection.
 
     def send(self, message: Message) -> None:
         self.inbox.append(msgspec.json.encode(message))
@@ -110,25 +110,27 @@ class Slot:
         return self._around.clock.now_ms < self.stopped_until_ms
 
     def turns(self) -> list[Turn]:
-        """Asked for before every turn of a run. They change by a turn of its own, by what others do
-        to it, and when their time comes."""
+        """Returns its possible turns; called before every turn of a run.
+
+        They change by one of its own turns, by actions of others on it, and when their time comes.
+        """
         now_ms = self._around.clock.now_ms
         if self._turns is None or now_ms >= self._turns_until_ms:
             self._turns, self._turns_until_ms = self._turns_at(now_ms)
         return self._turns
 
     def silence(self) -> None:
-        """Its connection stays open, and nothing comes through any more."""
+        """Keeps its connection open, but lets nothing through any more."""
         self.is_silent = self.has_dialled
         self._turns = None
 
     def stop(self, for_ms: float) -> None:
-        """As SIGSTOP does; SIGCONT comes later."""
+        """Stops it as SIGSTOP does; SIGCONT comes later."""
         self.stopped_until_ms = self._around.clock.now_ms + for_ms
         self._turns = None
 
     def die(self) -> None:
-        """The kernel takes back what it held."""
+        """Ends the process; the kernel takes its resources back."""
         self.is_dead = True
         deployment, self.deployment = self.deployment, None
         if deployment is not None:
@@ -146,7 +148,7 @@ class Slot:
         return Hello(slot=self.number, pid=self.number + 1, host="simulated", data_port=1)
 
     def _turns_at(self, now_ms: float) -> tuple[list[Turn], float]:
-        """And until when there are no others by themselves."""
+        """Returns the turns, and the time until which no others come by themselves."""
         if self.is_over:
             return [], math.inf
         if self.is_stopped:
@@ -169,7 +171,7 @@ class Slot:
             self.die()
 
     def _beat_when_due(self) -> None:
-        """A slot has a thread for this, which also asks whether it may go on."""
+        """A slot has a thread for this, which also checks if the slot may go on."""
         now_ms = self._around.clock.now_ms
         if now_ms >= self._beat_due_ms:
             self._beat_due_ms = now_ms + self._beat_ms
@@ -181,7 +183,7 @@ class Slot:
         self._vigil.on_heard()
         try:
             self._on_message(message)
-        except Exception as error:  # as a slot does: the master hears of it
+        except Exception as error:  # as in a slot, the master learns of it
             self.reports.slot_failed(error)
 
     def _on_message(self, message: FromMaster) -> None:
@@ -252,10 +254,10 @@ class Slot:
             self._end_process()
 
     def _end_process(self) -> NoReturn:
-        """The code that catches what this raises can say nothing any more."""
+        """Code that catches what this raises cannot send anything any more."""
         self.is_dead = True
         raise ProcessEnded
 
 
 def _nothing() -> None:
-    """A beat is all that the turn is for."""
+    """Does nothing else, since a beat is all that the turn is for."""

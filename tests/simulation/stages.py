@@ -21,7 +21,7 @@ from tests.simulation.wires import Wires
 
 Post = Callable[[JobEvent], None]
 NOTICES_ITS_END = 0.2
-"""Seldom: a process that is slow to end is the zombie that must not change anything."""
+"""Rare: a process that is slow to end is the zombie that must not change anything."""
 
 
 class Stages:
@@ -34,7 +34,7 @@ class Stages:
         self._ended: set[Attempt] = set()
         self._beat_ms = 0.0  # from one heartbeat of the driver to the next
         self._beat_due_ms = 0.0
-        self.slots: list[Slot] = []  # without those of whose end everybody was told
+        self.slots: list[Slot] = []  # without those whose end every other process knows
         self.is_driver_dead = False
 
     def start(self, address: SlotAddress, slot_count: int) -> None:
@@ -78,7 +78,7 @@ class Stages:
                 slot.send(Beat())
 
     def _last_turns_of(self, slot: Slot) -> list[Turn]:
-        """Its driver is dead or has given it up, and it is about to notice."""
+        """Returns the turns of a slot whose driver died or gave it up, as it is about to notice."""
         if not slot.has_dialled:
             return [partial(self._end, slot)]
         late = [partial(self._act_late, turn) for turn in slot.turns()]
@@ -95,7 +95,7 @@ class Stages:
         turn()
 
     def _deliver(self, slot: Slot) -> None:
-        """A few frames at once, as a connection does; late ones too, behind the slot's end."""
+        """Delivers a few frames at once, as a connection does, even after the slot's end."""
         for _ in range(min(3, len(slot.outbox))):
             message = SLOT_DECODER.decode(slot.outbox.popleft())
             slot.heard_ms = self._around.clock.now_ms
@@ -117,8 +117,10 @@ class Stages:
         self._end_stage_if_over(slot.attempt, "its slots have ended")
 
     def _mourn(self, slot: Slot) -> None:
-        """A process was killed: its peers lose their channels, its driver hears of it, its stage
-        ends; in any order."""
+        """Follows up a killed process, in any order.
+
+        Its peers lose their channels, its driver learns of it, and its stage ends.
+        """
         self.slots.remove(slot)
         self._wires[slot.attempt].cut(slot.number)
         for peer in self.slots:

@@ -1,4 +1,4 @@
-"""Every checker finds the defect that it is there for, planted in the engine, within some seeds."""
+"""Every checker finds its own kind of defect, planted in the engine, within some seeds."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -77,7 +77,7 @@ def poison_records_are_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def quarantines_are_not_rewound(patch: pytest.MonkeyPatch) -> None:
-    """Their directory belongs to the new run, and what the one before set aside stays in it."""
+    """The new run owns their directory, which keeps what the run before set aside."""
     patch.setattr(FileTarget, "_move", _do_nothing)
 
 
@@ -128,7 +128,7 @@ def files_of_failed_checkpoints_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 def points_that_were_given_up_stay(patch: pytest.MonkeyPatch) -> None:
-    """Where a point is hardly ever given up, hundreds of seeds do not find it."""
+    """If points are hardly ever given up, hundreds of seeds do not find this."""
     patch.setattr(PointFiles, "delete_given_up", _do_nothing)
     patch.setattr(simulated_run.Simulation, "_disk_fails", simulated_run.points_are_often_given_up)
 
@@ -157,7 +157,7 @@ FOUND_BY: dict[Plant, int] = {
     quarantines_are_not_rewound: 38,
     prepared_output_is_forgotten: 73,
 }
-"""The seed that finds a rare one is tried first; should it cease to, the search begins at 0."""
+"""Tries first the seed that finds a rare one; if that stops working, the search begins at 0."""
 
 
 @pytest.mark.parametrize(
@@ -215,10 +215,10 @@ def test_every_checker_has_a_defect_that_it_finds() -> None:
 
 
 def _problems(checkers: tuple[Checker, ...], first: int = 0) -> Iterator[str]:
-    """Lazily: a test that has found what it looks for simulates no further."""
+    """Judges lazily: a test that has found its problem simulates no further."""
     for seed in (first, *range(SEEDS)):
         yield from judge(seed, checkers).problems
 
 
 def _do_nothing(*arguments: Any) -> None:
-    """In place of a step that the engine would forget."""
+    """Replaces a step that the engine would forget."""

@@ -1,4 +1,4 @@
-"""A simulated kill ends a process as a real one does: it can say nothing more, not even why."""
+"""A simulated kill ends a process as a real one does: it sends nothing more, not even a reason."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The simulator notices a machine that contradicts itself, even where the run recovers from it."""
+"""The simulator notices a machine that contradicts itself, even if the run recovers from it."""
 
 import contextlib
 import importlib
@@ -33,10 +33,10 @@ def test_every_machine_of_the_protocol_is_watched() -> None:
 
 
 PARTS = (
-    Checkpoint,  # of the coordinator, which checks it
-    FailureTolerance,  # of the coordinator, which checks it
+    Checkpoint,  # part of the coordinator, which checks it
+    FailureTolerance,  # part of the coordinator, which checks it
     NoRestart,  # has no state
-    RotatingTrees,  # of an acker and of a spout, which check it
+    RotatingTrees,  # part of an acker and of a spout, which check it
 )
 
 
@@ -46,7 +46,7 @@ def modules() -> Iterator[ModuleType]:
 
 
 def classes_of(module: ModuleType) -> list[type]:
-    """Without interfaces."""
+    """Returns the module's own classes, without interfaces."""
     own = [each for _, each in inspect.getmembers(module, inspect.isclass)]
     return [
         each

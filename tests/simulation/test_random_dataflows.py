@@ -1,7 +1,7 @@
-"""Half of a thousand simulated runs, and that their schedules have reached what they are meant to
-reach. Which half follows from the commit; `python -m tests.simulation` plays them all.
+"""Half of a thousand simulated runs keep every promise, and reach the situations they should.
 
-What is played, and which scenario is shown where, is in the README beside this file.
+The commit determines which half; `python -m tests.simulation` simulates them all. The README beside
+this file lists the simulated parts, and which scenario is shown where.
 """
 
 import hashlib
@@ -30,12 +30,12 @@ from tests.simulation.simulated_run import Simulation, points_are_often_given_up
 
 SEEDS = 1_000
 SHARE = 2
-"""One seed in so many is played, beside those that have failed."""
+"""One seed in this many is simulated, in addition to those that have failed."""
 
 FEW_SEEDS = 20
 GIVEN_UP_SEEDS = 40
 TURNS_MAX = 12_000_000
-"""What decides how long it takes, and does not depend on the machine."""
+"""The turns decide how long it takes, and do not depend on the machine."""
 
 REACHED = (
     *USUAL,
@@ -95,7 +95,7 @@ def test_random_dataflows_keep_every_promise_under_random_faults() -> None:
 
 
 def newest_commit() -> bytes:
-    """Empty where this is no checkout."""
+    """Returns the id of the newest commit, or nothing if this is no checkout."""
     asked = ["git", "rev-parse", "HEAD"]
     return subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, check=False).stdout
 
@@ -119,8 +119,10 @@ def test_a_seed_that_failed_is_kept_with_what_it_found(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_at_most_once_a_checkpoint_that_fails_is_asked_for_again_and_not_waited_for() -> None:
-    """The next periodic one would come when the simulation has long given up. In one of these seeds
-    a source wants the first one before all subtasks run."""
+    """The next periodic checkpoint would come long after the simulation has given up.
+
+    In one of these seeds, a source wants the first checkpoint before all subtasks run.
+    """
     at_most_once = Circumstances(
         AT_MOST_ONCE,
         MODES[AT_MOST_ONCE]
@@ -149,8 +151,10 @@ def test_at_most_once_a_checkpoint_that_fails_is_asked_for_again_and_not_waited_
 def test_points_that_were_given_up_and_cannot_be_deleted_keep_every_promise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Manifests that are written without a word, and deletions that fail, are rare elsewhere. With
-    points that stay while output is rolled back, seeds 4 and 18 break their promise."""
+    """Elsewhere, unconfirmed manifests and failed deletions are rare.
+
+    If points stay while output is rolled back, seeds 4 and 18 break their promise.
+    """
 
     monkeypatch.setattr(Simulation, "_disk_fails", points_are_often_given_up)
     verdicts = [judge(seed) for seed in range(GIVEN_UP_SEEDS)]

@@ -8,7 +8,7 @@ from pipelines.domain.ids import ChannelId
 
 
 class Wires:
-    """What a slot writes before its reader is there waits, as on a channel without credit."""
+    """A slot's elements wait until their reader is registered, as on a channel without credit."""
 
     def __init__(self) -> None:
         self._outputs: dict[ChannelId, LocalOutput] = {}
@@ -30,7 +30,7 @@ class Wires:
             self._bind(channel)
 
     def cut(self, slot: int) -> None:
-        """The slot is dead: a writer finds the channel closed."""
+        """Closes the channels of a dead slot, so that a writer finds them closed."""
         for gate in self._gates[slot]:
             gate.close()
 
@@ -40,7 +40,7 @@ class Wires:
 
 
 class SlotWires:
-    """The ends of one slot; implements what `deploy` needs of a network."""
+    """The ends of one slot; implements the network that `deploy` needs."""
 
     def __init__(self, wires: Wires, slot: int) -> None:
         self._wires = wires

@@ -1,4 +1,4 @@
-"""What the lesson takes from the module of the pipeline."""
+"""The names that the lesson takes from the module of the pipeline."""
 
 import pyarrow as pa
 import pyarrow.compute as pc

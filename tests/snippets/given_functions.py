@@ -1,4 +1,4 @@
-"""Streams and names that the page's fragments use, and a run of what they declare."""
+"""Streams and names for the fragments of the page, and a run of what they declare."""
 
 import builtins
 import threading

@@ -1,4 +1,4 @@
-"""Directories with texts and for their copies."""
+"""Directories with texts, and for copies of them."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An environment, and what the page imports."""
+"""An environment, and the names that the page imports."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A query that wrote thirteen batches, and what the page has made of it."""
+"""A query that wrote thirteen batches, and a check of what the page does with it."""
 
 from pathlib import Path
 from typing import Any

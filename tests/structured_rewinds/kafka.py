@@ -1,6 +1,7 @@
-"""What a query that reads Kafka needs: Spark's connector, and a topic that grows.
+"""Spark's Kafka connector, and a topic that grows, for a query that reads Kafka.
 
-Both come from Maven Central, and raise ProgramMissing where this machine cannot have them.
+Connector and broker come from Maven Central. Both raise ProgramMissing if this machine cannot have
+them.
 """
 
 import re
@@ -16,7 +17,7 @@ from tests.java_programs import JavaProgram
 PARTITIONS = 2
 FLUSHED_S = 30.0
 CONNECTOR_VERSION = "4.2.0"
-"""The newest that is published; it works with Spark 4.3.0."""
+"""The newest published version; it works with Spark 4.3.0."""
 
 CONNECTOR = JavaProgram(
     "SparkKafka",
@@ -31,7 +32,7 @@ CONNECTOR = JavaProgram(
 
 
 def add_connector(spark: SparkSession) -> None:
-    """For all sessions of the process. What Spark has itself is left out."""
+    """Adds the connector to all sessions of the process, without the jars that Spark has itself."""
     own = {_artifact(path) for path in (Path(pyspark.__file__).parent / "jars").iterdir()}
     for jar in CONNECTOR.jars():
         if _artifact(jar) not in own:
@@ -39,21 +40,21 @@ def add_connector(spark: SparkSession) -> None:
 
 
 def _artifact(jar: Path) -> str:
-    """Its name without the version."""
+    """Returns the jar's name without the version."""
     return re.sub(r"-[\d.]+\.jar$", "", jar.name)
 
 
 class Topic:
-    """A topic of its own. Every batch has its values, dealt to the partitions in turn."""
+    """A topic of its own. Each batch sends its values round-robin to the partitions."""
 
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker = broker
         self._name = f"rewind-{uuid.uuid4()}"
-        self._offered = 0  # values
+        self._offered = 0  # the number of values so far
         broker.create_topic(self._name, PARTITIONS)
 
     def offer(self, until: int) -> None:
-        """All values below `until`; those that are there already are not repeated."""
+        """Sends all values below `until` that have not been sent yet."""
         producer = self._broker.producer()
         for value in range(self._offered, until):
             producer.produce(self._name, str(value).encode(), partition=value % PARTITIONS)
@@ -61,7 +62,7 @@ class Topic:
         self._offered = max(self._offered, until)
 
     def read(self, spark: SparkSession, values_per_batch: int) -> DataFrame:
-        """`value` as text."""
+        """Returns the values as text in the column `value`."""
         settings = {
             "kafka.bootstrap.servers": self._broker.bootstrap_servers,
             "subscribe": self._name,

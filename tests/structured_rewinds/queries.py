@@ -1,8 +1,8 @@
-"""Small queries of real Spark whose results tell whether their state is right.
+"""Small queries of real Spark whose results show whether their state is right.
 
-Each batch brings keys of its own and some of the batch before, so that a stale key and a lost key
-change the output of a later batch. `shift` is the change in the code: the keys that it gives to
-later batches are those that the code before gave to the batches that a rewind abandons.
+Each batch has keys of its own and some of the batch before, so that a stale key or a lost key
+changes the output of a later batch. `shift` is the change in the code. Later batches get, under the
+changed code, the keys that the old code gave to the batches that a rewind abandons.
 """
 
 import json
@@ -76,22 +76,24 @@ def session() -> SparkSession:
 
 
 def end_maintenance(spark: SparkSession) -> None:
-    """Of the state of all queries so far, also what it is just writing: it goes on behind a query
-    that has ended, and into open files wherever they are moved. The next query begins it anew."""
+    """Ends the state maintenance of all queries so far, including writes in progress.
+
+    Maintenance continues after a query has ended, and writes into open files even if they are
+    moved. The next query starts it again.
+    """
     spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file source over `folder`, a topic of Kafka, or the source of Spark that counts up by
-    batches."""
+    """A file source over `folder`, a Kafka topic, or Spark's source that counts up by batches."""
 
     kind: str
     folder: Path
     topic: Topic | None = None
 
     def offer(self, batches: range) -> None:
-        """One file or `ROWS` records for each batch; times of files give their order."""
+        """Adds one file or `ROWS` records for each batch. The times of files give their order."""
         if self.topic is not None:
             self.topic.offer(batches.stop * ROWS)
         if self.kind != "file":
@@ -104,7 +106,7 @@ class Input:
             os.utime(path, (1_700_000_000 + batch, 1_700_000_000 + batch))
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """`value` counts on, `t` is its event time."""
+        """Returns rows whose `value` counts up and whose `t` is the event time."""
         if self.kind == "file":
             reader = spark.readStream.schema("value long").option("maxFilesPerTrigger", 1)
             frame = reader.json(str(self.folder))
@@ -126,7 +128,7 @@ def deduplication(rows: DataFrame, other: DataFrame, shift: int) -> DataFrame:
 
 
 def join(rows: DataFrame, other: DataFrame, shift: int) -> DataFrame:
-    """Rows of the right meet rows that the left had up to three batches before."""
+    """Joins rows of the right side with rows that the left side had up to three batches before."""
     left = rows.select(F.col("value").alias("a"), (F.col("value") + 20 * shift).alias("k"))
     right = other.select(F.col("value").alias("b"), (F.col("value") - 30).alias("k"))
     return left.join(right, "k")
@@ -167,15 +169,15 @@ OPERATORS: dict[str, tuple[Callable[[DataFrame, DataFrame, int], DataFrame], str
 class Query:
     operator: str
     input: Input
-    other: Input  # of the other side of a join
+    other: Input  # the other side of a join
 
     def run(
         self, spark: SparkSession, checkpoint: Path, *, shift: int, until: int
     ) -> dict[int, Rows]:
-        """Run until batch `until` is committed; the rows that each batch gave out.
+        """Runs until batch `until` is committed, and returns the rows that each batch produced.
 
-        Over files and Kafka, all that is there makes batches, so that more may run. Over the other
-        source the next batch is planned and fails.
+        With files and Kafka, all available data becomes batches, so more batches may run. With the
+        other source, the next batch is planned and fails.
         """
         self.input.offer(range(until + 1))
         self.other.offer(range(until + 1))

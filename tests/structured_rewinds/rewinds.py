@@ -1,8 +1,8 @@
 """One rewind by seed: a query takes a wrong turn, is forked, and must equal one that did not.
 
-The seed chooses store, operator, one of the wanted sources, the batch to go back to, how far the
-wrong turn went, what the changed code does, whether the way leads over a savepoint, and where the
-fork is restarted.
+The seed chooses the store, the operator, the source (one of those requested), the batch to go back
+to, and the length of the wrong turn. It also chooses the change in the code, whether the fork
+starts from a savepoint, and where the fork is restarted.
 """
 
 import random
@@ -43,7 +43,7 @@ SOURCES = ("file", "rate", "kafka")
 CELLS = [
     cell
     for cell in product(STORES, OPERATORS, SOURCES)
-    if cell[:2] != ("HDFS", "transformWithState")  # Spark offers it on RocksDB alone
+    if cell[:2] != ("HDFS", "transformWithState")  # Spark offers it with RocksDB only
 ]
 
 
@@ -63,7 +63,7 @@ class Story:
 
 
 def story_of(seed: int, sources: Collection[str] = SOURCES) -> Story:
-    """Consecutive seeds go through all cells of these sources."""
+    """Returns the story of a seed. Consecutive seeds go through all cells of these sources."""
     chance = random.Random(seed)
     cells = [cell for cell in CELLS if cell[2] in sources]
     store, operator, source = cells[seed % len(cells)]
@@ -88,14 +88,14 @@ def story_of(seed: int, sources: Collection[str] = SOURCES) -> Story:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """`differing`: batches whose rows are not those of the query without a wrong turn."""
+    """`differing` has the batches whose rows differ from the query without a wrong turn."""
 
     story: Story
     differing: tuple[int, ...]
     expected: dict[int, Rows]
     found: dict[int, Rows]
-    findings: tuple[str, ...]  # of the doctor, about the fork at its end
-    touched: tuple[str, ...]  # files of the original
+    findings: tuple[str, ...]  # the doctor's findings about the fork at its end
+    touched: tuple[str, ...]  # changed files of the original
 
     @property
     def is_right(self) -> bool:
@@ -105,7 +105,10 @@ class Ending:
 def rewind(
     spark: SparkSession, story: Story, home: Path, broker: KafkaBroker | None = None
 ) -> Ending:
-    """`broker`: for a story whose source is Kafka; the session has the connector."""
+    """Runs one rewind.
+
+    A story whose source is Kafka needs `broker` and a session with the connector.
+    """
     STORES[story.store].apply(spark)
     query = _query(story, home / "input", broker)
     original, target = home / "original", home / "fork"
@@ -116,7 +119,7 @@ def rewind(
     _fork(story, home, original, target)
     after = _fingerprint(original)
     touched = sorted(name for name in before | after if before.get(name) != after.get(name))
-    shutil.rmtree(original)  # a fork needs nothing of it
+    shutil.rmtree(original)  # a fork needs nothing from it
     found = _go_on(spark, query, target, story)
     never = _query(story, home / "input-of-reference", broker)
     never.run(spark, home / "reference", shift=0, until=story.back_to)
@@ -176,7 +179,7 @@ def _fork(story: Story, home: Path, original: Path, target: Path) -> None:
 
 
 def _go_on(spark: SparkSession, query: Query, checkpoint: Path, story: Story) -> dict[int, Rows]:
-    """With the changed code, and restarted once."""
+    """Continues with the changed code, restarted once."""
     until = (story.restart_at, story.right_until)
     runs = [query.run(spark, checkpoint, shift=story.shift, until=each) for each in until]
     return {**runs[0], **runs[1]}

@@ -1,4 +1,4 @@
-"""The bill of materials: made of what is installed, and refused if it tells of something else."""
+"""The bill of materials: made from the installed packages, and refused if it differs."""
 
 import json
 from pathlib import Path

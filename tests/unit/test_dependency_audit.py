@@ -1,4 +1,4 @@
-"""The audit of dependencies: a source that knows nothing is never taken for a clean bill."""
+"""The audit of dependencies: a source that knows nothing never counts as a clean result."""
 
 from tests.dependency_audit import (
     KNOWN_TO_BE_VULNERABLE,
@@ -68,12 +68,12 @@ def test_the_second_source_is_asked_where_the_first_cannot_be() -> None:
 def test_what_others_need_is_audited_as_well() -> None:
     names = {each.partition("==")[0] for each in installed()}
 
-    assert {"django", "sqlparse"} <= names  # the latter is asked for by the former only
+    assert {"django", "sqlparse"} <= names  # only django requires sqlparse
     assert not names & {"pip", "setuptools"}
 
 
 def source(*answers: Answer) -> Ask:
-    """Of advisories: it knows of the old version."""
+    """Returns a source of advisories that knows the vulnerability of the old version."""
     return lambda _, packages: [OLD] if packages == [KNOWN_TO_BE_VULNERABLE] else list(answers)
 
 

@@ -1,4 +1,4 @@
-"""Mutants: each row of ARCHITECTURE.md has some, each can be made, and a trial judges fairly."""
+"""Mutants: each row of ARCHITECTURE.md has some, each can be applied, and trials judge fairly."""
 
 import ast
 import subprocess
@@ -50,7 +50,7 @@ def test_no_mutant_belongs_to_a_claim_that_is_not_made() -> None:
 def test_a_mutant_changes_one_place_and_remains_a_program(mutant: Mutant) -> None:
     changed = mutant.applied_to((PROJECT / mutant.file).read_text())
 
-    if mutant.file.endswith(".js"):  # which Python cannot read
+    if mutant.file.endswith(".js"):  # Python cannot parse it
         assert mutant.old.strip() != mutant.new.strip()
         return
     assert ast.dump(ast.parse(changed)) != program_in(mutant.file)

@@ -1,9 +1,9 @@
-"""Parsers of what comes from outside the process: any bytes give a value or the error that callers
-handle, and nothing else.
+"""Parsers of input from outside the process give a value or the error that callers handle.
 
-Hypothesis draws both plain bytes and valid content with a few bytes changed. A failure prints its
-example, and the next run tries it first (`var/fuzz`). What was mended stays in `FOUND`.
-`FTDASH_FUZZ_EXAMPLES` sets how many are drawn.
+They do so for any bytes, and raise no other error. Hypothesis draws both plain bytes and valid
+content with a few bytes changed. A failure prints its example, and the next run tries it first
+(`var/fuzz`). Examples that once failed stay in `FOUND`. `FTDASH_FUZZ_EXAMPLES` sets how many
+examples are drawn.
 """
 
 import os
@@ -92,7 +92,7 @@ RUN = RunId("run-1")
 
 @st.composite
 def changed(draw: st.DrawFn, valid: bytes) -> bytes:
-    """Some bytes replaced, a part cut out or doubled, or an end cut off."""
+    """Draws `valid` with some bytes replaced, a part cut out or doubled, or the end cut off."""
     content = bytearray(valid)
     for _ in range(draw(st.integers(0, 4))):
         at = draw(st.integers(0, max(0, len(content) - 1)))
@@ -113,7 +113,7 @@ def anything_like(valid: bytes) -> st.SearchStrategy[bytes]:
 
 
 def sent(content: bytes, receive: Callable[[socket.socket], Any]) -> Any:
-    """What `receive` makes of the content, which the peer sends before it hangs up."""
+    """Returns the result of `receive` for content that the peer sends before it hangs up."""
     near, far = socket.socketpair()
 
     def talk() -> None:
@@ -135,7 +135,7 @@ def sent(content: bytes, receive: Callable[[socket.socket], Any]) -> Any:
 
 
 def an_answer() -> bytes:
-    """Of a client that knows the token, to another challenge."""
+    """Returns the answer of a client that knows the token, to another challenge."""
     near, far = socket.socketpair()
     with closing(near), closing(far):
         near.sendall(b"ftdash/1" + bytes(32))
@@ -171,7 +171,7 @@ def a_forward_stream() -> bytes:
 
 
 def frames_of(near: socket.socket, expected: frozenset[Kind]) -> int:
-    """How many frames were read, with everything that a peer reads from them."""
+    """Reads frames and their contents as a peer does, and returns how many frames it read."""
     reader, decoder, count = FrameReader(near, expected, LIMITS), RecordsDecoder(), 0
     while (frame := reader.read()) is not None:
         count += 1

@@ -1,4 +1,4 @@
-"""Where every test is required, one that is skipped has failed, whatever the reason."""
+"""If every test is required, a skipped test counts as failed, whatever the reason."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_elsewhere_a_skip_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def reported(report: pytest.TestReport) -> pytest.TestReport:
-    """What the hook makes of it."""
+    """Returns the report as the hook changes it."""
     hook = conftest.pytest_runtest_makereport()
     next(hook)
     with pytest.raises(StopIteration) as over:

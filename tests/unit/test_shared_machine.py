@@ -1,4 +1,4 @@
-"""Tests run beside each other, and one that is alone beside none."""
+"""Tests run side by side, but a test that must be alone runs without others."""
 
 import contextlib
 import fcntl
@@ -18,7 +18,7 @@ PATIENCE_S = 20.0
 
 
 class User:
-    """Uses the machine on a thread of its own, until the test ends that."""
+    """Uses the machine on a thread of its own until the test calls `leave`."""
 
     def __init__(
         self, machine: SharedMachine, told: "queue.Queue[str]", name: str, *, alone: bool

@@ -72,7 +72,7 @@ def test_only_what_can_be_done_is_planned_and_only_to_what_it_may_happen_to() ->
 
 
 def test_answers_are_those_of_a_loop() -> None:
-    """Slowly, record by record, as a person would check them."""
+    """The loop counts slowly, record by record, as a person would check the answers."""
     visits, totals = Counter[int](), dict[Row, tuple[int, int]]()
     for number in range(FED):
         visits[number // VISITS] += 1
@@ -166,7 +166,7 @@ def test_output_is_whole_when_all_is_there_that_comes_before_the_input_ends() ->
 
 
 def samples(per_hour: float, noise: float = 1.0, *, figure: str = "web.memory_mb") -> list[Sample]:
-    """Ten minutes of every five seconds. In the first minute memory is taken, as at any start."""
+    """15 minutes, sampled every 5 seconds. Memory grows in the first minute, as at a start."""
     rng, found = Random(1), []
     for at_s in range(0, 900, 5):
         grown = 100 + min(at_s, 60) + per_hour * at_s / HOUR_S + rng.gauss(0, noise)
@@ -184,7 +184,7 @@ def test_memory_that_grows_beyond_its_bound_is_not_flat(per_hour: float, is_flat
 
 
 def test_the_slope_is_that_behind_the_warm_up() -> None:
-    """The first minute alone is a slope of 3,600 an hour."""
+    """The first minute alone has a slope of 3,600 an hour."""
     found = slopes(samples(0.0), checkpoints="checkpoints", judges=True)["web.memory_mb"]
 
     assert abs(found.per_hour) < 5
@@ -198,7 +198,7 @@ def test_a_slope_within_its_error_is_not_judged_as_growth() -> None:
 
 
 def test_the_journal_may_grow_with_each_checkpoint() -> None:
-    """3,600 checkpoints an hour."""
+    """The bound is for 3,600 checkpoints an hour."""
     per_hour = bound_of("journal.bytes", 3600) or 0.0
 
     fits = slopes(

@@ -1,4 +1,4 @@
-"""Building a pipeline: what becomes of the declarations, and what is refused before it starts."""
+"""Building a pipeline: how declarations become a graph, and what is refused before the start."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -508,7 +508,7 @@ class Events:
 
 
 class Socket(Events):
-    """Gives its records once."""
+    """A source whose records can be read only once."""
 
     reads_once = True
 

@@ -1,4 +1,4 @@
-"""The slow tests: the table names what exists, and a plain run leaves out these and no others."""
+"""The slow tests: the table names existing tests, and a plain run leaves out exactly these."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A sink whose transactions would be given up before a recovery could commit them is refused."""
+"""A sink is refused if its transactions would time out before a recovery could commit them."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Holding:
-    """Stands for a sink; only its timeout is asked."""
+    """A stand-in for a sink; the check reads only its timeout."""
 
     transaction_timeout_ms: int
 

@@ -1,4 +1,4 @@
-"""One version: of the package, the newest section of the changelog, and the tags."""
+"""The package, the newest section of the changelog and the tags have the same version."""
 
 import re
 import subprocess
@@ -71,7 +71,7 @@ def test_the_command_says_its_version(
 
 
 def contradictions(version: str, text: str, tags: list[str], tagged_here: list[str]) -> list[str]:
-    """What `docs/how-to/develop.md` excludes, a sentence each."""
+    """Returns one sentence for each violation of the rules in `docs/how-to/develop.md`."""
     found = [f"heading {each!r}" for each in headings(text) if not SECTION.fullmatch(each)]
     sections = [match[1] or match[2] for match in SECTION.finditer(text)]
     released = [each for each in sections if each != "Unreleased"]
@@ -98,6 +98,6 @@ def changelog() -> str:
 
 
 def git(*arguments: str) -> str:
-    """Nothing in a copy of the project that is no repository, such as those of mutants."""
+    """Returns git's output, which is empty in a copy that is no repository, such as a mutant's."""
     ran = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     return ran.stdout

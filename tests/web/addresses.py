@@ -1,4 +1,4 @@
-"""The table of the dashboard's addresses, and what is reached by links from the first ones."""
+"""The table of the dashboard's addresses, and the pages that links reach from the first ones."""
 
 import html
 import re
@@ -113,7 +113,7 @@ STATES = {
     "state-in-rows": ("/savepoints/views-1-1/holds/", r'href="([^"]+/state/[^"]+)"'),
     "being-verified": ("/pipelines/flight_delays/savepoints/", r'href="(/savepoints/[^"/]+/)"'),
 }
-"""Of pages that are also reached in another state: where the link to it stands, and the link."""
+"""For pages that are also shown in another state: the page with the link to it, and the link."""
 
 FIRST = (
     *("/pipelines/views/savepoints/", "/pipelines/flight_delays/"),
@@ -124,7 +124,7 @@ LINK = re.compile(r'href="([^"]+)"')
 
 
 def all_patterns(patterns: list[URLPattern | URLResolver]) -> list[URLPattern]:
-    """Those of pages. Doors for programs have a namespace, and answer 401 instead of a page."""
+    """Returns the addresses of pages, without the namespaces for programs, which answer 401."""
     found: list[URLPattern] = []
     for each in patterns:
         if isinstance(each, URLPattern):
@@ -135,7 +135,7 @@ def all_patterns(patterns: list[URLPattern | URLResolver]) -> list[URLPattern]:
 
 
 def reached_by_links(signed_in: APIRequestContext) -> dict[str, str]:
-    """An address of each page that links lead to, by the name in the table."""
+    """Returns {name in the table: an address} for each page that links lead to."""
     found: dict[str, str] = {}
     waiting = list(FIRST)
     while waiting:
@@ -151,7 +151,7 @@ def reached_by_links(signed_in: APIRequestContext) -> dict[str, str]:
 
 
 def reached_states(signed_in: APIRequestContext, reached: dict[str, str]) -> dict[str, str]:
-    """The addresses of `STATES`."""
+    """Returns the addresses of `STATES`."""
     found = {}
     for state, (where, link) in STATES.items():
         address = reached.get(where, where)

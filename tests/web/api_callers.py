@@ -1,4 +1,4 @@
-"""Programs that ask the API, and something for them to ask after."""
+"""Programs that call the API, and a run for them to ask about."""
 
 from typing import Any
 
@@ -25,17 +25,17 @@ ADDRESSED = {
     "token": "deploy",
     "channel": "ops",
 }
-"""What `running` makes, as parts of addresses, and names for what tests make themselves."""
+"""The parts of addresses for what `running` makes, and names for what the tests make themselves."""
 
 
 def bearer(scope: TokenScope = TokenScope.ACT, name: str = "deploy", **options: Any) -> Client:
-    """A client with a token, and without any cookie."""
+    """Returns a client with a token, and without any cookie."""
     secret = create_token(name=name, scope=scope, created_by="ada", reason="x").secret
     return Client(headers={"Authorization": f"Bearer {secret}"}, **options)
 
 
 def running() -> None:
-    """A run that has recovered from a failure, and a request that waits for its end."""
+    """Makes a run that has recovered from a failure, and a request that waits for its end."""
     run = new_run()
     new_request(run)
     Story(run).started().sampled().completed().slot_killed().sampled()
@@ -44,7 +44,7 @@ def running() -> None:
 
 
 def beat() -> None:
-    """The projector and the drivers have just been heard of."""
+    """Records signs of life of the projector and the drivers, as of now."""
     now = {"at": timezone.now(), "pid": 1}
     Heartbeat.objects.update_or_create(name=HeartbeatName.PROJECTOR, defaults=now)
     Run.objects.exclude(last_event_at=None).update(last_event_at=timezone.now())

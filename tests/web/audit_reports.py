@@ -1,4 +1,4 @@
-"""Reports of audits, as they come."""
+"""Reports of audits for tests."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""A dashboard for the browser tests: a simulated pipeline, a web server and a person's browser."""
+"""A dashboard for the browser tests: a simulated pipeline, a web server and a browser."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ class Site:
 
     home: Path
     port: int
-    nowhere: int  # where nobody listens
+    nowhere: int  # a port where no server listens
     web: subprocess.Popen[bytes] | None = None
 
     @property
@@ -51,7 +51,7 @@ class Site:
         }
 
     def silence(self, *who: str) -> None:
-        """Of driver, projector and worker; the others speak."""
+        """Silences those named among driver, projector and worker; the others still report."""
         (self.home / "silent").write_text(" ".join(who))
 
     def start_web(self) -> None:
@@ -75,7 +75,7 @@ class Site:
 
 @contextmanager
 def simulated_dashboard(home: Path, *options: str) -> Iterator[Site]:
-    """`options` of the simulated site."""
+    """Starts a dashboard. `options` are those of the simulated site."""
     with reserved_port() as port, reserved_port() as nowhere:
         yield from _simulated(Site(home, port, nowhere), options)
 
@@ -113,24 +113,24 @@ def sign_in(page: Page, site: Site) -> None:
 
 
 def open_pipeline(page: Page, site: Site) -> None:
-    """By who has signed in."""
+    """Opens the pipeline in a browser that has signed in."""
     page.context.set_default_timeout(PATIENCE_MS)
     page.goto(site.address + PIPELINE)
     wait_until_live(page)
 
 
 def wait_until_live(page: Page) -> None:
-    """Until its scripts have been loaded and have run."""
+    """Waits until the page's scripts have loaded and run."""
     expect(page.locator("#freshness")).to_have_attribute("data-tone", "fresh")
 
 
 def go_when_up(page: Page, address: str) -> None:
-    """The server may still be starting; the browser asks again until it answers."""
+    """Opens the page; asks again until the server, which may still be starting, answers."""
     retry(stop=stop_after_delay(START_PATIENCE_S), wait=wait_fixed(0.2))(page.goto)(address)
 
 
 def complaints_of(page: Page) -> list[str]:
-    """What the console and the network say that a healthy page never does."""
+    """Returns the errors from console and network that a healthy page never causes."""
     said: list[str] = []
 
     def note_answer(answer: Response) -> None:
@@ -144,7 +144,7 @@ def complaints_of(page: Page) -> list[str]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Streams that are still open would keep a polite server alive."""
+    """Kills the process, because open streams would keep a polite server alive."""
     if process.poll() is None:
         process.send_signal(signal.SIGKILL)
     process.wait()

@@ -1,5 +1,8 @@
-"""What the tests of pages share: static files without a build, a home for jobs, two people, and a
-browser before a dashboard that lives."""
+"""Shared fixtures of the page tests.
+
+They provide static files without a build, a home for jobs, two users, and a browser with a live
+dashboard.
+"""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -26,8 +29,10 @@ PLAIN_STORAGE = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStora
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None) -> None:
-    """After a test with transactions of its own, Django deletes all rows; the triggers of the audit
-    log would refuse that."""
+    """Lets Django delete all rows after a test with transactions of its own.
+
+    The triggers of the audit log would refuse that.
+    """
     from django.db import connection
 
     chain = import_module("ftdash.accounts.migrations.0008_factors_and_chain")
@@ -47,9 +52,11 @@ def django_db_setup(django_db_setup: None) -> None:
 
 @pytest.fixture
 def site(settings: Any, tmp_path: Path, db: None) -> Path:
-    """The root of the job directories; pages render without collected static files. Nothing is
-    known yet of a run whose name another test has used."""
-    from ftdash.checkpoints.queries import completed_history  # models: only once Django is set up
+    """Returns the root of the job directories; pages render without collected static files.
+
+    Caches about runs of earlier tests with the same name are cleared.
+    """
+    from ftdash.checkpoints.queries import completed_history  # needs Django set up
     from ftdash.runs.queries import pulses
     from ftdash.ui.metrics import page as metrics_page
 
@@ -64,7 +71,7 @@ def site(settings: Any, tmp_path: Path, db: None) -> Path:
 
 @pytest.fixture(autouse=True)
 def asks_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process asks an author's code itself, also after a test that began a server in it."""
+    """Makes this process ask authors' code itself, even after a test that began a server in it."""
     from ftdash.jobs import fresh_code
 
     monkeypatch.setattr(fresh_code, "_staying", [])
@@ -72,15 +79,17 @@ def asks_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def patient(settings: Any) -> float:
-    """What was just heard of stays fresh, however slow the machine is. Gives after how many seconds
-    a process of an installation is silent."""
+    """Keeps recent signs of life fresh, however slow the machine is.
+
+    Returns the number of seconds after which an installation considers a process silent.
+    """
     settings.SILENT_AFTER_S = PATIENCE_S
     return installed.SILENT_AFTER_S
 
 
 @pytest.fixture
 def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> datetime:
-    """For all that asks Django what time it is. Reports have whole milliseconds, so it has too."""
+    """Stops Django's clock, at a whole millisecond, because reports have whole milliseconds."""
     now = timezone.now()
     now = now.replace(microsecond=now.microsecond // 1000 * 1000)
     monkeypatch.setattr(timezone, "now", lambda: now)
@@ -89,7 +98,7 @@ def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> datetime:
 
 @pytest.fixture
 def as_installed(patient: float, no_time_passes: datetime, settings: Any) -> datetime:
-    """With the patience of an installation, and no time to lose it in."""
+    """Uses the patience of an installation with a stopped clock, so that no test exceeds it."""
     settings.SILENT_AFTER_S = patient
     return no_time_passes
 
@@ -114,7 +123,10 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Site"]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    """For a module only: while it is there, nothing else in the process may use the database."""
+    """A browser for whole modules.
+
+    While it runs, nothing else in the process may use the database.
+    """
     from tests.web.browser_site import chromium
 
     with chromium() as browser:

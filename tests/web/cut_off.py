@@ -1,4 +1,4 @@
-"""What of a page is cut off: text of cells and buttons, captions, and tables that would have room.
+"""Finds cut-off text of cells and buttons, cut-off captions, and tables that need not scroll.
 
 Each objection shows the markup of the page.
 """
@@ -7,7 +7,7 @@ from playwright.sync_api import Page
 
 WIDE_FROM_PX = 1_000
 COLUMNS_ON_A_PHONE = 3
-"""With more, a table is as wide as it has to be, and scrolls."""
+"""With more columns, a table is as wide as it has to be, and scrolls."""
 
 _CUT_OFF = r"""([wideFrom, columns]) => {
   const told = (what, all) => all.map(

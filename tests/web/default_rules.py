@@ -1,4 +1,4 @@
-"""The alert rules of a new installation, also where a test before has emptied every table."""
+"""The alert rules of a new installation, even if an earlier test has emptied every table."""
 
 from importlib import import_module
 

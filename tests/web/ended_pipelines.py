@@ -1,4 +1,4 @@
-"""Pipelines of the simulated site whose run is over."""
+"""Pipelines of the simulated site whose runs have ended."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ RECORDS_BETWEEN = 10
 
 
 def failed_arrivals() -> Run:
-    """A run that gave up: its checkpoints failed, and then its disk was full."""
+    """Makes a run that gave up: its checkpoints failed, and then its disk was full."""
     run = new_run("arrivals")
     story = Story(run).started().sampled().completed().completed()
     for number in (3, 4, 5):
@@ -42,7 +42,7 @@ def failed_arrivals() -> Run:
 
 
 def stopped_views() -> None:
-    """Its two savepoints were compared before the newer was truncated."""
+    """Makes a run whose two savepoints were compared before the newer one was truncated."""
     story, paths = with_savepoints("views", 2)
     filled_states.compared(*map(str, paths))
     last = sorted(paths[-1].glob("*.parquet"))[-1]
@@ -51,8 +51,11 @@ def stopped_views() -> None:
 
 
 def spare_clicks() -> None:
-    """Two that a test may do anything with: one with three savepoints and a ledger of what was
-    read, and one with a savepoint, whose state fits the other's."""
+    """Makes two pipelines that a test may change.
+
+    One has three savepoints and a ledger of the records read. The other has a savepoint whose state
+    fits the first's.
+    """
     story, _ = with_savepoints("clicks", 3)
     story.tell(*(ledger_entry(story.run, number) for number in (1, 2, 3)))
     run_directory(story.run).spec_file.write_bytes(msgspec.json.encode(spec_of(story.run)))
@@ -61,7 +64,7 @@ def spare_clicks() -> None:
 
 
 def with_savepoints(name: str, count: int) -> tuple[Story, list[Path]]:
-    """Twenty more applications were counted at each of them."""
+    """Makes a run with `count` savepoints, each after twenty more counted applications."""
     data, jobs = write_events(project.FTDASH_HOME / "events"), Path(project.JOBS_ROOT)
     run = new_run(name, settings={}, parameters={"data": str(data)})
     Pipeline.objects.filter(name=name).update(flow=FLOW, parameters=run.parameters)

@@ -1,8 +1,8 @@
 """A driver without Spark: lease, signs of life, journal and inbox are real, the dataflow is not.
 
-The run's parameter `behaviour` says how it acts: `runs` until it is cancelled or told to stop,
-`dies` before it takes the lease, `deaf` runs and answers nothing. With a second argument it acts as
-a driver of the machine that this names.
+The run's parameter `behaviour` says how it acts. `runs` means until it is cancelled or asked to
+stop, `dies` means before it takes the lease, and `deaf` runs and answers nothing. A second argument
+makes it act as a driver of the machine with that name.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Answers that are sent while they are made, fetched as an operator."""
+"""Fetches streamed answers as an operator."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.web.people import operator_user
 
 
 def fetch(address: str) -> tuple[int, Any, list[bytes]]:
-    """Status, headers, and the body in the parts in which it is sent."""
+    """Returns status, headers, and the body in the parts that the server sends."""
     user = User.objects.filter(username="olaf").first() or operator_user()
     return async_to_sync(_fetch)(address, user)
 

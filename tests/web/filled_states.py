@@ -1,6 +1,6 @@
-"""What game days, labs, audits, alerts and long readings leave behind, for the simulated site.
+"""The results of game days, labs, audits, alerts and long readings, for the simulated site.
 
-Rows as services and workers write them; what they say is made up.
+The rows look as services and workers write them; their content is made up.
 """
 
 import atexit
@@ -71,7 +71,7 @@ from tests.web.audit_reports import NOT_PROVEN, PROVEN, report_of
 from tests.web.recorded_flink import RecordedFlink, recorded_flink
 
 MEASURED_LAB = Path(__file__).with_name("measured_lab.json")
-"""What `manage.py lab --json` has printed."""
+"""The output of a run of `manage.py lab --json`."""
 
 PHASES = {
     RecoveryPhase.DETECT.value: 12.0,
@@ -92,7 +92,7 @@ MEASURES = Measures(
 
 
 def ended_game_days(run: Run) -> None:
-    """Of each verdict one; the newest has passed."""
+    """Makes one game day per verdict; the newest has passed."""
     now = timezone.now()
     failed_at = now - timedelta(seconds=59)
     proven = AuditFound(
@@ -149,7 +149,7 @@ def _game_day(run: Run, fault: Fault, verdict: Verdict, why: str, seen: Seen) ->
 
 
 def audits(run: Run) -> None:
-    """One that found a difference, then one that found none."""
+    """Makes an audit that found a difference, then one that found none."""
     now = timezone.now()
     for found, at in ((NOT_PROVEN, now - timedelta(hours=2)), (PROVEN, now)):
         Audit.objects.create(
@@ -165,7 +165,7 @@ def audits(run: Run) -> None:
 
 
 def labs() -> None:
-    """One as it was measured; and a newer one, made up, in which a mode broke its promise."""
+    """Makes a measured lab, and a newer, made-up one in which a mode broke its promise."""
     _lab(msgspec.json.decode(MEASURED_LAB.read_bytes(), type=LabReport))
     broken = ["It lost 3 views, and promises to lose none."]
     kept = report(
@@ -189,7 +189,7 @@ def _lab(kept: LabReport) -> None:
 
 
 def alerts(run: Run) -> None:
-    """Two fire, one of them acknowledged; a third has cleared, and its rule is silenced."""
+    """Makes two firing alerts, one acknowledged, and a cleared one whose rule is silenced."""
     now = timezone.now()
     Evaluation.objects.create(at=now)
     rules = list(AlertRule.objects.all()[:3])
@@ -213,7 +213,7 @@ def alerts(run: Run) -> None:
 
 
 def settings() -> None:
-    """A colleague's session, tokens, a rule and a channel of their own."""
+    """Makes a colleague's session, tokens, and a rule and a channel of the installation's own."""
     session = SessionStore()
     session.create()
     UserSession.objects.create(
@@ -251,7 +251,7 @@ def settings() -> None:
 
 
 def log_lines(run: Run) -> None:
-    """What driver, slot and the author's code log around a failure."""
+    """Writes the lines that driver, slot and the author's code log around a failure."""
     lines = (
         ("INFO", DRIVER, "pipelines.runtime", "Attempt 1 deploys 8 subtasks on 2 slots.", ""),
         ("INFO", "weather-at-departure[0]", "flights.weather", "Read 26,115 rows of weather.", ""),
@@ -282,7 +282,7 @@ ZeroDivisionError: division by zero
 
 
 def labels() -> None:
-    """Of savepoints: what a person calls them, so that they are found again."""
+    """Labels savepoints as people do, to find them again."""
     savepoints = Checkpoint.objects.filter(kind=CheckpointKind.SAVEPOINT.value).order_by("pk")
     texts = ("before the new version", "month's end", "before the new columns")
     for row, text in zip(savepoints, texts, strict=False):
@@ -310,7 +310,7 @@ def compared(left: str, right: str) -> None:
 
 
 def half_read(path: str) -> None:
-    """A verification that is under way for as long as the site lives."""
+    """Makes a verification that is under way for as long as the site lives."""
     PointInspection.objects.create(
         path=path,
         files=40,
@@ -322,7 +322,7 @@ def half_read(path: str) -> None:
 
 
 def watched_queries(root: Path) -> None:
-    """Two queries that listeners report, one of which has failed, and one known by its files."""
+    """Makes two queries that listeners report, one of them failed, and one known by its files."""
     now = timezone.now()
     scope = TokenScope.LISTEN
     services.create_token(name="spark-jobs", scope=scope, created_by="admin", reason="the listener")
@@ -349,7 +349,7 @@ def watched_queries(root: Path) -> None:
 
 
 def saved_and_rewound(root: Path) -> None:
-    """A query with two savepoints, one of them altered, a fork, rows of state, and verdicts."""
+    """Makes a query with two savepoints (one altered), a fork, rows of state, and verdicts."""
     made = write_query(root / "baskets", Traits(is_running=True))
     seen = Sighting(directory=str(made.checkpoint), output=str(made.output))
     registration.watch(name="baskets", seen=seen, requester="admin", reason="the new join")
@@ -393,19 +393,19 @@ def told(*events: Any, dropped: Mapping[str, int] | None = None) -> None:
 
 
 def next_batch(number: int) -> None:
-    """A further batch of the query that runs."""
+    """Reports another batch of the running query."""
     told(watched.progress(number, at=timezone.now(), rows=900 + 30 * (number % 7)))
 
 
 FLINKS: list[RecordedFlink] = []
 KEEPING = ExitStack()
-"""They answer as long as this process lives."""
+"""Keeps the recorded clusters answering as long as this process lives."""
 
 atexit.register(KEEPING.close)
 
 
 def flink_clusters() -> None:
-    """A cluster with a job that is watched for two minutes and still answers, and a dead one."""
+    """Makes a live cluster whose job has been watched for two minutes, and a dead cluster."""
     for name, version in (("prod", "2.3"), ("staging", "1.20")):
         flink = KEEPING.enter_context(recorded_flink(version))
         flink.move_to(timezone.now() - timedelta(minutes=2))
@@ -436,7 +436,7 @@ def flink_clusters() -> None:
 
 
 def next_flink_look(number: int) -> None:
-    """A further checkpoint of the job that runs, and a look at its cluster."""
+    """Adds a checkpoint of the running job, and looks at its cluster."""
     _next_flink_checkpoint(FLINKS[0], number)
     look_at_flink("prod")
 
@@ -451,7 +451,7 @@ def _next_flink_checkpoint(flink: RecordedFlink, number: int) -> None:
 
 
 def _restarted(flink: RecordedFlink) -> None:
-    """Three times within its last minutes."""
+    """Makes the job restart three times within its last minutes."""
     history = flink.bodies["exceptions"]["body"]["exceptionHistory"]
     entry, now_ms = history["entries"][0], round(timezone.now().timestamp() * 1000)
     history["entries"] = [entry | {"timestamp": now_ms - 60_000 * n} for n in (1, 2, 3)]
@@ -459,7 +459,7 @@ def _restarted(flink: RecordedFlink) -> None:
 
 
 def _slower(flink: RecordedFlink) -> None:
-    """The second operator waits for the slower one of its inputs."""
+    """Makes the second operator wait for the slower of its inputs."""
     for vertex in range(2):
         for each in flink.bodies[f"subtasks_{vertex}"]["body"]["subtasks"]:
             each["start_delay"] = 12 + 30 * vertex

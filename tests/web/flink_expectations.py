@@ -1,8 +1,8 @@
 """Compares a body with the fields and types that Flink sends: `flink_shapes/*.json`.
 
-A leaf names the JSON types that are allowed: `int`, `float|NaN` (a number, or that string), ...
-`[shape]` is a list of such, `{"<id>": shape}` a map by ids, `{"<className>": {kind: shape}}` one of
-several kinds, `{"<null or>": shape}` may be missing, and a key that ends in `?` may be left away.
+A leaf names the allowed JSON types: `int`, `float|NaN` (a number, or that string), ... `[shape]` is
+a list of such shapes, and `{"<id>": shape}` is a map by ids. `{"<className>": {kind: shape}}` is
+one of several kinds. `{"<null or>": shape}` may be null, and a key that ends in `?` may be omitted.
 """
 
 import json
@@ -24,7 +24,7 @@ KEYS = {
 
 
 def differences(body: object, shape: Shape, at: str = "") -> list[str]:
-    """What is missing, too many or of another type, each with its place."""
+    """Returns each missing, extra or wrongly typed part, with its place."""
     if isinstance(shape, str):
         return [] if is_of(body, shape.split("|")) else [f"{at}: {body!r} is no {shape}"]
     if isinstance(shape, list):

@@ -1,4 +1,4 @@
-"""Reads Flink's routes as a program with a token does, of the first run of `flights`."""
+"""Reads Flink's routes as a program with a token does, for the first run of `flights`."""
 
 import secrets
 from typing import Any
@@ -11,7 +11,7 @@ JOB = job_id("flights-1")
 
 
 def read(route: str, status: int = 200, **parameters: str) -> Any:
-    """What the route answers with; `ID` stands for the job."""
+    """Returns the body that the route answers with; `ID` in the route is replaced by the job."""
     client = bearer(TokenScope.READ, name=f"reader-{secrets.token_hex(4)}")
     answer = client.get(f"/v1/{route.replace('ID', JOB)}", parameters)
     assert answer.status_code == status, answer.content

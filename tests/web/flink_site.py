@@ -1,10 +1,10 @@
-"""A dashboard over a run that answers whatever is asked of it, for Flink's own tools.
+"""A dashboard for Flink's own tools, over runs that answer every request.
 
     FTDASH_HOME=DIR python -m tests.web.flink_site PORT
 
-Server, database, projector and API are the real ones; the driver is not: it takes a checkpoint
-or savepoint whenever a request asks for one, and of `flights` a checkpoint every second. Prints
-`ready` and a token; the password of `admin` is its name.
+Server, database, projector and API are real; the driver is not. It takes a checkpoint or savepoint
+whenever a request asks for one, and for `flights` a checkpoint every second. Prints `ready` and a
+token; the password of `admin` is its name.
 """
 
 import os
@@ -60,12 +60,14 @@ SAVEPOINTS = (
 
 
 ENDLESS = "flights", "full-disk", "to-stop", "to-drain", "to-cancel", "to-save"
-"""A test that ends a pipeline has one of its own."""
+"""A test that ends a pipeline has its own pipeline."""
 
 
 class FlinkSite:
-    """Pipelines like one another; in `full-disk` savepoints fail, `eventful` has seen failures and
-    savepoints, and `ended` was cancelled.
+    """Pipelines that are alike, except three.
+
+    In `full-disk` savepoints fail, `eventful` has seen failures and savepoints, and `ended` was
+    cancelled.
     """
 
     def __init__(self) -> None:
@@ -135,7 +137,7 @@ class FlinkSite:
 
 
 def eventful(story: Story) -> Story:
-    """2 is a savepoint, 3 has expired, 4 is the newest."""
+    """Makes checkpoint 2 a savepoint, lets 3 expire, and completes 4, the newest."""
     story.completed(CheckpointKind.SAVEPOINT, path="/jobs/eventful/savepoints/savepoint-2")
     number, reason = story.next_checkpoint, CheckpointFailureReason.CHECKPOINT_EXPIRED
     story.triggered().acknowledged("join", 1).wait(900)

@@ -42,13 +42,13 @@ class FlinkDashboard:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What `bin/flink` of a distribution runs: its class, with the settings in a directory."""
+    """Runs what `bin/flink` of a distribution runs: its class, with the settings in a directory."""
 
     directory: Path
     dashboard: FlinkDashboard
 
     def run(self, action: str, *words: str, token: str = "") -> tuple[int, str]:
-        """Its exit status, and all that it said. Raises ProgramMissing."""
+        """Returns the exit status and the whole output. Raises ProgramMissing."""
         (self.directory / "config.yaml").touch()
         environment = {
             **os.environ,
@@ -62,14 +62,17 @@ class CommandLine:
         return done.returncode, done.stdout + done.stderr
 
     def _command(self) -> list[str]:
-        """The first leaves its classes loaded, so that the others begin in half the time."""
+        """Returns the command.
+
+        The first run leaves an archive of its classes, so that the others start in half the time.
+        """
         classes = self.directory / "classes.jsa"
         use = "SharedArchiveFile" if classes.exists() else "ArchiveClassesAtExit"
         return FLINK.command(MAIN, options=[f"-XX:{use}={classes}"])
 
 
 def unpack_web_page(directory: Path) -> Path:
-    """Its static files. Raises ProgramMissing."""
+    """Unpacks the static files. Raises ProgramMissing."""
     (jar,) = [each for each in FLINK.jars() if each.name == WEB_JAR]
     with zipfile.ZipFile(jar) as packed:
         packed.extractall(directory, [n for n in packed.namelist() if n.startswith("web/")])
@@ -78,7 +81,7 @@ def unpack_web_page(directory: Path) -> Path:
 
 @contextmanager
 def flink_dashboard(home: Path, web: Path | None = None) -> Iterator[FlinkDashboard]:
-    """`web` has the files of the web page."""
+    """Starts a dashboard. `web` is the directory with the files of the web page."""
     environment = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "tests.web.patient_settings",

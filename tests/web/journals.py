@@ -1,4 +1,4 @@
-"""Journals as a driver would write them, for tests of everything that reads their rows."""
+"""Journals as a driver would write them, for tests of all code that reads their rows."""
 
 import os
 import time
@@ -65,7 +65,7 @@ class StoryClock:
 
 
 class Story:
-    """Appends to the journal of one run what a driver would, step by step."""
+    """Appends to the journal of a run, step by step, what a driver would append."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Story:
 
     @contextmanager
     def in_one_go(self) -> Iterator[None]:
-        """The journal stays open: opening it costs more than many a line."""
+        """Keeps the journal open: opening it costs more than writing many a line."""
         directory, run_id = run_directory(self.run), RunId(self.run.run_id)
         with JournalWriter(
             directory, run_id, self.clock, lambda *_: None, segment_bytes=self.segment_bytes
@@ -102,7 +102,7 @@ class Story:
         self.written_at(self.clock.now_ms)
 
     def written_at(self, at_ms: int) -> None:
-        """By the clock of the disk, which is right."""
+        """Sets the time of the newest segment, by the clock of the disk, which is right."""
         file = newest_segment(run_directory(self.run).journal_file).path
         os.utime(file, ns=(at_ms * 1_000_000, at_ms * 1_000_000))
 
@@ -120,7 +120,7 @@ class Story:
     def sampled(
         self, records_per_s: float = 1000.0, records: int = 10, *, since: int = 10
     ) -> "Story":
-        """`since`: what the sources have read behind the newest checkpoint."""
+        """Reports a sample. `since` counts the records read after the newest checkpoint."""
         reached = source_records_at(self.next_checkpoint - 1) + since
         return self.tell(sample(records_per_s, records, reached))
 
@@ -140,7 +140,7 @@ class Story:
         )
 
     def acknowledged(self, uid: str, index: int) -> "Story":
-        """One subtask's part in the checkpoint that was triggered."""
+        """Acknowledges the triggered checkpoint for one subtask."""
         number = self.next_checkpoint
         return self.tell(SubtaskAcknowledged(checkpoint_id=number, phases=phases(uid, index)))
 
@@ -150,7 +150,7 @@ class Story:
         request_id: str | None = None,
         path: str = "",
     ) -> "Story":
-        """A checkpoint from its trigger to its commit."""
+        """Writes the events of a checkpoint from its trigger to its commit."""
         number = self.next_checkpoint
         self.triggered(kind, request_id)
         acknowledged = [
@@ -163,7 +163,7 @@ class Story:
         return self
 
     def slot_killed(self, slot: int = 1, detail: str = "") -> "Story":
-        """A failure and the whole recovery from it."""
+        """Writes a failure and the whole recovery from it."""
         self.tell(
             SlotLost(slot=slot, pid=100 + slot, reason="killed"),
             FailureOccurred(
@@ -193,7 +193,7 @@ class Story:
         )
 
     def waits_for_restart(self, delay_ms: int = 38_000) -> "Story":
-        """A server has gone away, and the next attempt begins by itself after the delay."""
+        """Writes that a server is away, and that the next attempt begins after the delay."""
         return self.tell(
             FailureOccurred(
                 cause='connection to server at "127.0.0.1", port 5432 failed: refused',
@@ -238,7 +238,7 @@ def new_run(name: str = "flights", **columns: object) -> Run:
 
 
 def new_request(run: Run, command: Command | None = None, **columns: object) -> Request:
-    """For a savepoint, if no command is given."""
+    """Stores a request, for a savepoint if no command is given."""
     now = timezone.now()
     values: dict[str, object] = {
         "request_id": f"request-{Request.objects.count() + 1}",
@@ -280,7 +280,10 @@ def shape(uid: str, inputs: Iterable[str]) -> VertexShape:
 
 
 def phases(uid: str, index: int) -> SubtaskPhases:
-    """The second subtask of the join waits for weather[1] and acknowledges last of all."""
+    """Returns a subtask's phases.
+
+    The second subtask of the join waits for weather[1] and acknowledges last.
+    """
     is_slow = (uid, index) == ("join", 1)
     channels = [channel(source, 0, index, 2.0, 61.0 if is_slow else 1.0) for source in "fw"]
     if is_slow:
@@ -336,15 +339,17 @@ def checkpoint_completed(
 
 
 def source_records_at(number: int) -> int:
-    """What the sources have read before the cut of that checkpoint."""
+    """Returns the number of records that the sources read before the cut of that checkpoint."""
     return 1_000 * number
 
 
 def sample(
     records_per_s: float, records: int, reached: int | None = None, restored: int | None = 0
 ) -> MetricsSampled:
-    """`records` went through each subtask since the attempt started; `reached` and `restored` as
-    in the event."""
+    """Returns a sample in which each subtask processed `records` since the attempt started.
+
+    `reached` and `restored` mean the same as in the event.
+    """
     return MetricsSampled(
         status=JobStatus.RUNNING,
         records_per_s=records_per_s,
@@ -384,7 +389,7 @@ def subtask_sample(uid: str, index: int, records: int) -> SubtaskSample:
 
 
 def user_metrics(index: int, records: int) -> list[MetricSample]:
-    """What a function of the operator `join` keeps."""
+    """Returns the metrics that a function of the operator `join` keeps."""
     spread = MetricSpread(
         least=0.5 + index, most=90.0 + index, mean=10.0, p50=8.0, p95=40.0 + index, p99=80.0
     )
@@ -436,7 +441,7 @@ def published_again(records: int | None) -> OutputPublishedAgain:
 
 
 def give_parallelism(run_id: str, uid: str, parallelism: int) -> None:
-    """As if the pipeline of the run had set it for this operator."""
+    """Sets an operator's parallelism, as if the pipeline of the run had set it."""
     run = Run.objects.get(run_id=run_id)
     vertices = [v | {"parallelism": parallelism} if v["uid"] == uid else v for v in run.vertices]
     Run.objects.filter(pk=run.pk).update(vertices=vertices)

@@ -1,4 +1,4 @@
-"""A page as it is met with the key Tab: where it stops, in which order, and whether that is seen.
+"""Walks through a page with the Tab key: the stops, their order, and whether each is visible.
 
 Each objection shows the markup of the page.
 """
@@ -64,14 +64,14 @@ WALKING = r"""
     })
   );
 """
-"""To be there before the page is."""
+"""A script to install before the page loads."""
 
 WITHIN_MAX = 30
-"""Dates have stops within, what scrolls may be one, and so may the window of the browser."""
+"""Date fields have inner stops; scrolling elements and the browser window may be stops too."""
 
 
 def walk(page: Page, within: str = "html") -> list[str]:
-    """Once around, and what there is to object."""
+    """Walks around once and returns the objections."""
     root = f"document.querySelector('{within}')"
     page.evaluate("beginToWalk()")
     for _ in range(page.evaluate(f"stopsIn({root}).length")):
@@ -85,6 +85,6 @@ def walk(page: Page, within: str = "html") -> list[str]:
 
 
 def unreachable(page: Page) -> list[str]:
-    """What only a pointer can scroll."""
+    """Returns the elements that only a pointer can scroll."""
     found: list[str] = page.evaluate("unreachableIn(document)")
     return found

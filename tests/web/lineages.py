@@ -28,7 +28,7 @@ def over(run: Run) -> Run:
 
 
 def points(run: Run, *checkpoint_ids: int) -> None:
-    """Completed in this order."""
+    """Completes checkpoints in this order."""
     begin = timezone.now()
     Checkpoint.objects.bulk_create(
         Checkpoint(
@@ -47,7 +47,7 @@ def points(run: Run, *checkpoint_ids: int) -> None:
 
 
 def gave(run: Run, number: int) -> LedgerAdvanced:
-    """Checkpoint `number` gave `3 * number` rows to the sink `delays`."""
+    """Says that checkpoint `number` gave `3 * number` rows to the sink `delays`."""
     share = OutputShare(checkpoint_id=CheckpointId(number), rows=3 * number, digest=None, tokens=[])
     return LedgerAdvanced(
         entry=LedgerEntry(

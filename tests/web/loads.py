@@ -1,4 +1,4 @@
-"""Loads of subtasks by hand, for tests of what is said and drawn about them."""
+"""Hand-made loads of subtasks, for tests of the sentences and charts about them."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a person reads on a page, and which of its regions refresh."""
+"""The words that a person reads on a page, and the regions of it that refresh."""
 
 import html
 import re
@@ -17,7 +17,7 @@ def words_of(client: Client, address: str) -> str:
 
 
 def words_in(page: str) -> str:
-    """Without tags, in one line."""
+    """Returns the text without tags, in one line."""
     text = re.sub(r"<[^>]+>", " ", page.replace("<wbr>", ""))
     return " ".join(html.unescape(text).split())
 

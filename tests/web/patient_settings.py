@@ -1,4 +1,4 @@
-"""The installation's settings for a site whose processes a busy machine may hold up."""
+"""The installation's settings for a site whose processes a busy machine may delay."""
 
 from ftdash.settings import *  # noqa: F403
 

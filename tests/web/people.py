@@ -1,4 +1,4 @@
-"""The two kinds of people who use the dashboard, signed in."""
+"""The two kinds of users of the dashboard, signed in."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def signed_in(user: User, **options: Any) -> Client:
 
 
 def came_in(name: str, password: str) -> Client:
-    """Through the page where people sign in; whether it let them in, `client.session` tells."""
+    """Signs in through the page; `client.session` shows whether that succeeded."""
     client = Client()
     client.post(reverse("login"), {"username": name, "password": password})
     return client

@@ -1,4 +1,4 @@
-"""All that the projector has made of a run's journal, to be compared."""
+"""All rows that the projector has made from a run's journal, for comparisons."""
 
 from django.apps import apps
 
@@ -14,11 +14,11 @@ NOT_FOLDED = {
     "Heartbeat",
     "Upgrade",
 }
-"""What services and workers write."""
+"""Models that services and workers write."""
 
 
 def rows_of(run: Run) -> dict[str, list[tuple[object, ...]]]:
-    """Every projected row of a run, without keys and counters of changes."""
+    """Returns every projected row of a run, without keys and counters of changes."""
     unequal = {"id", "run", "pipeline", "checkpoint", "run_id", "version", "created_at"}
     found: dict[str, list[tuple[object, ...]]] = {}
     for app in FOLDED_APPS:

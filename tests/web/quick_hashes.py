@@ -1,4 +1,4 @@
-"""The settings of an installation whose passwords are tried by the dozen: a hash costs nothing."""
+"""The settings of an installation that checks dozens of passwords: hashing costs nothing."""
 
 from ftdash.settings import *  # noqa: F403
 

@@ -1,6 +1,6 @@
 """A cluster that answers over HTTP what a real Flink of each version has answered.
 
-The bodies were recorded from a `WatchedJob` under Flink 1.20.3 and 2.3.0. Time goes on only when a
+The bodies were recorded from a `WatchedJob` under Flink 1.20.3 and 2.3.0. Time advances only when a
 test says so: `advance` adds checkpoints as Flink does, which keeps the newest ten.
 """
 
@@ -24,7 +24,7 @@ HISTORY_MAX = 10
 
 
 class RecordedFlink:
-    """`requests` are those since `forget_requests`, as "METHOD path"."""
+    """`requests` holds the requests since `forget_requests`, as "METHOD path"."""
 
     def __init__(self, version: str) -> None:
         self.bodies: dict[str, Any] = json.loads((BODIES / f"{version}.json").read_text())
@@ -33,8 +33,8 @@ class RecordedFlink:
         self.requests: list[str] = []
         self.under_way = self.under_way_max = 0
         self.token = ""
-        self.triggers: Counter[str] = Counter()  # by trigger id, those that were taken
-        self.outcomes: dict[str, Any] = {}  # by trigger id; absent: in progress
+        self.triggers: Counter[str] = Counter()  # accepted ones, by trigger id
+        self.outcomes: dict[str, Any] = {}  # by trigger id; absent means in progress
         self.cancelled = 0
         self.loses_answers = False
         self.redirects_to = ""
@@ -55,12 +55,12 @@ class RecordedFlink:
         self.requests.clear()
 
     def move_to(self, now: datetime) -> None:
-        """As if all of it had happened so much later that the newest checkpoint ended now."""
+        """Moves everything in time so that the newest checkpoint ended now."""
         newest_ms = self.checkpoints["history"][0]["latest_ack_timestamp"]
         _moved(self.bodies, round(now.timestamp() * 1000) - newest_ms)
 
     def advance(self, count: int, *, status: str = "COMPLETED", took_ms: int | None = None) -> None:
-        """Take further checkpoints, one a second; the one before loses its files."""
+        """Takes further checkpoints, one a second; the one before each loses its files."""
         history = self.checkpoints["history"]
         for _ in range(count):
             newest = next(each for each in history if each["status"] == "COMPLETED")
@@ -196,12 +196,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.flink.serve(self, "PATCH")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Tests read `requests`."""
+        """Logs nothing; tests read `requests`."""
 
 
 @contextmanager
 def recorded_flink(version: str) -> Iterator[RecordedFlink]:
-    """It answers until the end of the block."""
+    """Serves a cluster until the end of the block."""
     flink = RecordedFlink(version)
     with _Server((LOOPBACK, 0), _Handler) as server:
         server.flink = flink

@@ -1,4 +1,4 @@
-"""Pipelines with savepoints on disk, for tests of what is shown of them and done about them."""
+"""Pipelines with savepoints on disk, for tests of the pages and actions for them."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ NAME = "views"
 
 
 def stopped_run(name: str = NAME, keys: tuple[int, ...] = (20,), **changes: object) -> Run:
-    """It has counted so many applications at each of its savepoints, and is over."""
+    """Makes a run that is over and counted so many applications at each of its savepoints."""
     jobs = Path(settings.JOBS_ROOT)
     data = write_events(jobs / "events")
     run = new_run(name, settings={}, parameters={"data": str(data)})

@@ -23,14 +23,14 @@ SEEN_AS = {
     "remove-watched-query": "watch-query",
     "savepoint-state": "state-in-rows",
 }
-"""Pages that another picture shows as well, or with more on it."""
+"""Pages that another picture also shows, or shows with more content."""
 
 PICTURES = sorted({SEEN_AS.get(name, name) for name in PAGES})
 DESK = ViewportSize(width=1280, height=800)
 HEIGHT_MAX = {"checkpoint": 2_000, "pipeline": 1_900}
-"""Of others so much as one sees at once, and half as much again."""
+"""Other pages show what fits on a screen at once, and half as much again."""
 HEIGHT = "document.documentElement.scrollHeight"
-DRAWN_MS = 1_500  # for the charts to come, behind the page
+DRAWN_MS = 1_500  # for the charts, which arrive after the page
 
 
 def main() -> None:

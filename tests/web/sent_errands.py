@@ -1,4 +1,4 @@
-"""What services publish for the worker, caught where it goes to the broker."""
+"""Catches the messages that services publish for the worker, on their way to the broker."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from ftdash import errands
 
 
 def catch_errands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Each with the name of its task and the key of its row."""
+    """Returns the messages: the name of the task and the key of the row of each."""
     sent: list[tuple[str, int]] = []
     monkeypatch.setattr(
         errands.current_app, "send_task", lambda name, key, **_: sent.append((name, *key))

@@ -1,4 +1,4 @@
-"""Changes of settings, sent as a browser sends them: with what the form hides."""
+"""Changes of settings, sent as a browser sends them: with the form's hidden fields."""
 
 import re
 

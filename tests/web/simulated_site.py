@@ -1,15 +1,16 @@
-"""A dashboard with a pipeline that lives, without an engine: for the browser tests and by hand.
+"""A live dashboard and pipeline without an engine, for the browser tests and for use by hand.
 
     FTDASH_HOME=DIR python -m tests.web.simulated_site [--history 40] [--period 1.0] [--seed 7]
         [--spare]
 
-Fills the database of FTDASH_HOME with two people (admin, operator; the password of both is their
-name), the history of one pipeline with what people and workers have left there (`filled_states`),
-and pipelines that are over (`ended_pipelines`; `--spare`: also those that a test may use up). Then
-adds a sample and a checkpoint each period, folding them with the real projector, and does in the
-place of a worker what is asked for (`simulated_worker`). Prints `ready` when the history is there.
-Of driver, projector and worker, those named in the file `silent` of FTDASH_HOME have spoken last an
-hour ago; and such a driver tells nothing, and such a worker does nothing.
+Fills the database of FTDASH_HOME with two users, `admin` and `operator`, whose passwords are their
+names. Adds the history of one pipeline, with the traces of people and workers (`filled_states`),
+and ended pipelines (`ended_pipelines`). `--spare` adds pipelines that a test may use up. Then adds
+a sample and a checkpoint each period, folds them with the real projector, and carries out requests
+in place of a worker (`simulated_worker`). Prints `ready` when the history is complete.
+
+The file `silent` of FTDASH_HOME names those of driver, projector and worker that last reported an
+hour ago. A silent driver reports nothing, and a silent worker does nothing.
 """
 
 import argparse
@@ -92,10 +93,10 @@ STACK = "\n".join(
     ["Current thread (most recent call first):"]
     + [f'  File "operators/step_{step}.py", line {7 * step} in process' for step in range(1, 25)]
 )
-"""Longer than what a page shows of it at once."""
+"""More lines than a page shows at once."""
 
 WATCHED_BATCHES = 72
-"""Of the watched query that goes on, before its first batch here."""
+"""How many batches the running watched query had before its first batch here."""
 
 SILENT_FILE = "silent"
 BEATS = {"projector": HeartbeatName.PROJECTOR, "worker": HeartbeatName.RECONCILE}
@@ -108,7 +109,7 @@ STATE_BYTES = {
 
 
 class SimulatedRun:
-    """Tells the story of a run whose second join subtask waits for the slower weather."""
+    """Writes the story of a run whose second join subtask waits for the slower weather."""
 
     def __init__(self, run: Run, seed: int, started_ms: int) -> None:
         self.random = random.Random(seed)
@@ -222,7 +223,7 @@ class SimulatedRun:
         ]
 
     def take_up(self) -> None:
-        """The savepoints that were asked for; whatever else was, waits."""
+        """Carries out the savepoints that were asked for; all other requests wait."""
         for request in delivered_to(self.story.run, RequestKind.SAVEPOINT):
             self.checkpoint(CheckpointKind.SAVEPOINT, request)
 
@@ -298,7 +299,7 @@ class SimulatedRun:
         channels = [channel for part in parts for channel in part.channels]
         place = self.place(number)
         place.mkdir(parents=True)
-        (place / "manifest.json").write_text("{}")  # it is there; nobody restores a run that lives
+        (place / "manifest.json").write_text("{}")  # it exists; a live run is not restored
         return CheckpointCompleted(
             checkpoint_id=number,
             kind=kind,
@@ -359,7 +360,7 @@ class SimulatedRun:
         )
 
     def steps(self, first: float, last: float) -> tuple[HeldBack, ...]:
-        """A batch every few milliseconds, the last one shortly before the end."""
+        """Returns a batch every few milliseconds, the last one shortly before the end."""
         waited, moments = last - first, [0.0]
         while moments[-1] < waited - 6:
             moments.append(moments[-1] + self.random.uniform(3, 6))

@@ -1,6 +1,6 @@
 """The worker of the simulated site, and the drivers that it starts.
 
-What a worker does is done by the functions that a real one calls; a driver is a story.
+The worker calls the same functions as a real one; each driver is a story.
 """
 
 import os
@@ -24,13 +24,13 @@ from tests.web.journals import Story
 
 
 class SimulatedWorker:
-    """Of the runs that people ask for, each has a driver until it is cancelled."""
+    """Keeps a driver for each run that people ask for, until the run is cancelled."""
 
     def __init__(self) -> None:
         self._drivers: list[Story] = []
 
     def go_on(self) -> None:
-        """With all that was asked for since the last time."""
+        """Carries out everything that was asked for since the last time."""
         drivers.deliver_forgotten()
         for inspected in PointInspection.objects.filter(ended_at=None, files=None):
             comparisons.go_on_inspecting(inspected.pk)

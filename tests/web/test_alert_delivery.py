@@ -1,4 +1,4 @@
-"""Messages about alerts: signed, sent to no machine they must not reach, once taken not again."""
+"""Alert messages: signed, never sent to a forbidden machine, and not repeated once accepted."""
 
 import json
 import socket
@@ -39,7 +39,7 @@ PRIVATE = [
     "10.1.2.3",
     "172.16.0.1",
     "192.168.1.1",
-    "169.254.169.254",  # metadata of clouds
+    "169.254.169.254",  # cloud metadata
     "100.64.0.1",
     "0.0.0.0",
     "::1",
@@ -52,7 +52,7 @@ PRIVATE = [
 
 
 class Receiver(HTTPServer):
-    """Takes messages on loopback; answers what it was told to, else 204."""
+    """Accepts messages on loopback; answers with the status set by the test, else 204."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -152,7 +152,7 @@ def test_what_was_not_taken_is_tried_again_later_under_the_same_id(
     waiting = Delivery.objects.get()
     assert waiting.problem == f"It answered {answer}."
     assert waiting.due_at > timezone.now()
-    assert receiver.paths == ["/hook?key=hidden"]  # a redirect is not followed
+    assert receiver.paths == ["/hook?key=hidden"]  # it does not follow the redirect
     make_due()
     delivery.deliver_due()
 
@@ -236,7 +236,7 @@ def test_two_workers_do_not_send_the_same_message_at_once(
 
     delivery.deliver_due()
 
-    monkeypatch.setattr(delivery, "_due", lambda _: [seen])  # by the other one, before
+    monkeypatch.setattr(delivery, "_due", lambda _: [seen])  # the other worker saw it before
     assert delivery._claim_next(timezone.now()) is None
     assert len(receiver.taken) == 1
 
@@ -298,7 +298,7 @@ def test_messages_of_a_worker_that_died_are_sent_by_the_next_one(receiver: Recei
     webhook(receiver)
     fire()
     now = timezone.now()
-    assert take_turn(now) is not None  # and is never heard of again
+    assert take_turn(now) is not None  # this worker never returns
 
     delivery.deliver_due()
     assert receiver.taken == []

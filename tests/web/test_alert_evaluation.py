@@ -1,4 +1,4 @@
-"""Evaluation of alerts: what rules read, and that each alert fires once and clears once."""
+"""Evaluation of alerts: the values that rules read; each alert fires once and clears once."""
 
 import re
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def _no_other_rule(site: None) -> None:
 
 @pytest.fixture
 def began() -> datetime:
-    """Long enough ago that all of a test lies in the past."""
+    """Returns a start so long ago that all of a test lies in the past."""
     return timezone.now() - timedelta(hours=1)
 
 
@@ -174,7 +174,7 @@ def test_however_many_pipelines_there_are_the_queries_are_as_many(began: datetim
     for name in ("a", "b", "c"):
         running(name)
         made(Watched.SINCE_CHECKPOINT, name=f"late {name}")
-        evaluate(timezone.now())  # whatever changes is written now
+        evaluate(timezone.now())  # writes all changes now
         with CaptureQueriesContext(
             connection,
         ) as found:
@@ -372,7 +372,7 @@ def test_what_waits_in_channels_is_summed_and_unknown_while_the_driver_is_silent
     running()
     at = Sample.objects.get().at
 
-    assert read(at)[Watched.BUFFERED_BYTES] == 8 * 300.0  # of each of 8 subtasks
+    assert read(at)[Watched.BUFFERED_BYTES] == 8 * 300.0  # for each of 8 subtasks
     assert read(at + timedelta(seconds=100))[Watched.BUFFERED_BYTES] is Absent.UNKNOWN
     Run.objects.update(status=JobStatus.FAILED.value)
     assert read(at)[Watched.BUFFERED_BYTES] is Absent.OVER
@@ -385,7 +385,7 @@ def test_what_sources_have_not_read_is_summed_over_those_that_know() -> None:
     assert read(sample.at)[Watched.RECORDS_BEHIND] == 2 * 700.0
     assert read(sample.at + timedelta(seconds=100))[Watched.RECORDS_BEHIND] is Absent.UNKNOWN
     for subtask in sample.subtasks:
-        del subtask["pending_records"]  # as an older engine said it
+        del subtask["pending_records"]  # as older engines report it
     sample.save()
     assert read(sample.at)[Watched.RECORDS_BEHIND] is Absent.UNKNOWN
     Run.objects.update(status=JobStatus.FAILED.value)
@@ -427,7 +427,7 @@ def fail(
 
 
 def complete(story: Story) -> Story:
-    """And commit nothing."""
+    """Completes a checkpoint without a commit."""
     number = story.next_checkpoint
     story.triggered().wait(5).tell(checkpoint_completed(number, CheckpointKind.CHECKPOINT, ""))
     story.next_checkpoint = CheckpointId(number + 1)

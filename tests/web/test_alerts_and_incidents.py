@@ -341,7 +341,7 @@ def running(name: str = "flights") -> str:
 
 
 def failed_run() -> Incident:
-    """A run that a full disk ended, and its incident."""
+    """Makes a run that a full disk ended, and returns its incident."""
     story = Story(new_run()).started().completed()
     story.wait(100).tell(
         FailureOccurred(

@@ -1,4 +1,4 @@
-"""Alerts on the pages: seen by everybody where they matter, looked after and ruled by admins."""
+"""Alerts on the pages: all users see them where they matter; admins handle them and set rules."""
 
 from html import unescape
 from typing import Any

@@ -1,7 +1,7 @@
-"""Whatever is sent to our own interface, after its own description or against it: no 500.
+"""No request to our own interface causes a 500, whether it fits the interface's description or not.
 
-Each run draws other requests. A failure prints its seed; FTDASH_FUZZ_SEED of the environment sends
-the same again, and FTDASH_FUZZ_EXAMPLES sets how many are drawn.
+Each run draws other requests. A failure prints its seed. The environment variable FTDASH_FUZZ_SEED
+sends the same requests again, and FTDASH_FUZZ_EXAMPLES sets how many are drawn.
 """
 
 import json
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("site")
 
 SEED, COUNT = "FTDASH_FUZZ_SEED", "FTDASH_FUZZ_EXAMPLES"
 EXAMPLES = int(os.environ.get(COUNT, "3"))
-"""Of each kind for each operation."""
+"""The number of examples of each kind for each operation."""
 
 CHOSEN = settings(
     max_examples=EXAMPLES,
@@ -44,7 +44,7 @@ CHOSEN = settings(
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", GenerationMode, ids=lambda mode: str(mode.value))
 def test_no_request_is_answered_by_a_server_error(mode: GenerationMode) -> None:
-    """An exception that is not handled comes through the client."""
+    """The client raises exceptions that the server does not handle."""
     cache.clear()
     running()
     client, statuses, drawn = whoever_may_do_all(), set(), drawn_from()
@@ -76,7 +76,7 @@ def test_no_request_is_answered_by_a_server_error(mode: GenerationMode) -> None:
             )
             statuses.add(answer.status_code)
 
-        with suppress(Unsatisfiable):  # nothing can be wrong about an address without parameters
+        with suppress(Unsatisfiable):  # an address without parameters has nothing that can be wrong
             ask()
 
     assert statuses <= {200, 202, 400, 404, 405, 422}
@@ -84,14 +84,14 @@ def test_no_request_is_answered_by_a_server_error(mode: GenerationMode) -> None:
 
 
 def drawn_from() -> int:
-    """A seed that was not chosen, unless one is given."""
+    """Returns the given seed, or else a random one."""
     number = int(os.environ.get(SEED) or secrets.randbelow(1 << 32))
     print(f"{SEED}={number} {COUNT}={EXAMPLES} sends the same again.")
     return number
 
 
 def whoever_may_do_all() -> Client:
-    """With something to change: a person, a token, a channel."""
+    """Returns a client with all rights, and makes objects to change: a user, a token, a channel."""
     operator_user(str(ADDRESSED["person"]))
     bearer(TokenScope.READ, name=str(ADDRESSED["token"]))
     Channel.objects.create(

@@ -1,4 +1,4 @@
-"""Tokens: told once, kept as digests, scoped, revocable, and counted when they are wrong."""
+"""Tokens: shown once, stored as digests, scoped and revocable; wrong ones are counted."""
 
 from datetime import timedelta
 from io import StringIO

@@ -1,6 +1,7 @@
-"""The web server's entry point has loaded all that pages need before the first request.
+"""The web server's entry point has loaded everything that pages need before the first request.
 
-It has loaded no flow: the code of a flow may change while the server runs."""
+It has loaded no flow: the code of a flow may change while the server runs.
+"""
 
 import json
 import subprocess

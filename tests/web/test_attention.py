@@ -1,4 +1,4 @@
-"""What a person should look at first: one concern for each pipeline, the most pressing."""
+"""The first thing an operator should look at: the most pressing concern of each pipeline."""
 
 import random
 from typing import Any

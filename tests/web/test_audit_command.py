@@ -1,4 +1,4 @@
-"""`manage.py audit`: what it prints, and what its exit status says."""
+"""`manage.py audit`: its output and its exit status."""
 
 import json
 from io import StringIO
@@ -81,7 +81,7 @@ def test_what_cannot_be_audited_is_one_sentence_and_status_2(
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: AuditReport) -> list[Path]:
-    """Which runs were audited."""
+    """Returns the list of runs that were audited."""
     audited: list[Path] = []
 
     def audit(directory: RunDirectory) -> AuditReport:

@@ -1,4 +1,4 @@
-"""The audit log: append-only in the database, and a chain that shows what was changed in spite."""
+"""The audit log: append-only in the database, with a chain that reveals changes made in spite."""
 
 import io
 import json
@@ -58,7 +58,7 @@ def four_entries() -> list[AdminAction]:
 
 @pytest.fixture
 def unprotected(db: None) -> None:
-    """As an administrator of the database can make it."""
+    """Removes the triggers, as a database administrator can."""
     with connection.cursor() as cursor:
         for verb in ("update", "delete"):
             cursor.execute(f"DROP TRIGGER accounts_adminaction_no_{verb}")
@@ -174,7 +174,7 @@ def test_an_empty_log_fits(db: None) -> None:
 
 
 def verified(noted: str = "") -> tuple[int, str]:
-    """The status of the command, and what it printed."""
+    """Returns the status of the command and its output."""
     out = io.StringIO()
     try:
         call_command("audit_log", "verify", *(["--noted", noted] if noted else []), stdout=out)

@@ -1,4 +1,4 @@
-"""Audits from the page: one at a time, carried out by a process, found again in a row."""
+"""Audits from the page: one at a time, carried out by a process, stored in a row."""
 
 from datetime import timedelta
 from typing import Any
@@ -33,7 +33,7 @@ def run() -> Run:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands of processes that a worker would have started."""
+    """Returns the commands of the processes that a worker would have started."""
     commands: list[list[str]] = []
 
     class Started:

@@ -41,11 +41,11 @@ STATUS = "from ftdash.jobs.models import Run; print(*Run.objects.values_list('st
 
 @dataclass(frozen=True)
 class Installation:
-    """Processes get its environment; nothing of it is in this one."""
+    """One installation. Its processes get its environment; this process does not."""
 
     home: Path
-    database: str | None = None  # its URL; None: SQLite
-    programs: Path | None = None  # of PostgreSQL
+    database: str | None = None  # its URL; None means SQLite
+    programs: Path | None = None  # those of PostgreSQL
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         outside = {key: each for key, each in os.environ.items() if not key.startswith("FTDASH_")}
@@ -70,7 +70,7 @@ class Installation:
         return ran.stdout
 
     def report(self, status: JobStatus) -> None:
-        """As a driver does: into the journal of its run."""
+        """Writes to the journal of the run, as a driver does."""
         directory = RunDirectory.of(self.home / "jobs", "flights", RunId("flights-1"))
         with JournalWriter(directory, RunId("flights-1"), Clock(), lambda *_: None) as journal:
             journal.append(JobStatusChanged(status=status), Attempt(1))
@@ -93,7 +93,7 @@ Installations = Callable[[str], Installation]
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def installations(request: pytest.FixtureRequest, tmp_path: Path, worker_id: str) -> Installations:
-    """Makes empty ones, by name."""
+    """Returns a function that makes an empty installation for a name."""
     if request.param == "sqlite":
         return lambda name: Installation(tmp_path / name)
     server: PostgresServer = request.getfixturevalue("postgres")
@@ -156,7 +156,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def backup(made: Path, tmp_path: Path) -> Path:
-    """A copy that a test may spoil."""
+    """Returns a copy that a test may damage."""
     return Path(copy(made, tmp_path))
 
 

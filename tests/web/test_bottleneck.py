@@ -1,4 +1,4 @@
-"""Which operator holds a dataflow up, and the sentence that names it."""
+"""The operator that holds a dataflow up, and the sentence that names it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: live without reloading, honest when cut, never in the way."""
+"""The dashboard in a browser: live without reloading, honest when cut off, never in the way."""
 
 import json
 import re
@@ -37,7 +37,7 @@ COLLECT_CHECKPOINTS = """() => {
 }"""
 
 HISTORY = "document.querySelector('#region-history .scroll')"
-"""Found and used in one go: between the two of a locator the region may be replaced."""
+"""Finds and uses the element at once: a refresh may come between the two steps of a locator."""
 
 TIMES = """() => [...document.querySelectorAll(".js-plotly-plot")]
   .filter((plot) => plot.layout.xaxis.type === "date")
@@ -50,13 +50,13 @@ TWO_FRAMES = """() => new Promise((done) =>
   requestAnimationFrame(() => requestAnimationFrame(done)))"""
 PRESS_BOTH = """(keys) => keys.forEach((key) =>
   document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true })))"""
-"""At once, however busy the machine is: the second key counts for a second and a half."""
+"""Presses both keys at once: the second key counts only within a second and a half."""
 
 BUSY = "() => { for (const until = Date.now() + 700; Date.now() < until;); }"
 
 STEPS_MAX = 200
 FIVE_SECONDS_MS = 5_000
-ASKS_WITHIN_MS = 3_250  # by itself
+ASKS_WITHIN_MS = 3_250  # the page's own interval
 
 CUTS_PATIENCE_SHORT = """
   window.patience = [];
@@ -271,11 +271,11 @@ def test_a_refresh_takes_nothing_away_between_press_and_release(page: Page) -> N
     assert pressed.evaluate("(link) => link.isConnected")
     page.mouse.up()
     expect(page.locator("#region-history tr.is-chosen")).to_have_count(1)
-    assert pressed.evaluate("(link) => link.isConnected")  # what stays is not replaced
+    assert pressed.evaluate("(link) => link.isConnected")  # unchanged elements are not replaced
 
 
 def test_a_refresh_replaces_nothing_under_the_cursor(page: Page) -> None:
-    """A link that stays is still there. A link that would go holds its region back."""
+    """An unchanged link is still there. A link that would disappear holds its region back."""
     links = page.locator("#region-history tbody th a")
     links.nth(3).hover()
     pointed = page.locator("#region-history a:hover").element_handle()
@@ -303,7 +303,7 @@ def test_a_button_under_the_cursor_stays_until_the_cursor_has_gone(page: Page) -
 
     page.hover("#act-kill")
     page.route(asks_at, with_another_button)
-    for _ in range(3):  # the first question may be older, and of the last the answer is not in yet
+    for _ in range(3):  # the first may be older, and the last is not answered yet
         with page.expect_response(asks, timeout=PATIENCE_MS):
             pass
 
@@ -321,7 +321,7 @@ def test_a_refresh_leaves_a_form_on_the_page_as_it_is(page: Page, dashboard: Sit
     with page.expect_response(asks, timeout=PATIENCE_MS):
         pass
     with page.expect_response(asks, timeout=PATIENCE_MS):
-        pass  # the first one has been taken in by now
+        pass  # the page has processed the first one by now
     page.keyboard.type("ght")
 
     expect(page.locator("#id_q")).to_be_focused()
@@ -357,7 +357,7 @@ def test_a_chosen_checkpoint_stays_while_newer_ones_come(page: Page) -> None:
 
 def test_with_the_stream_cut_the_page_asks_by_itself(dashboard: Site, browser: Browser) -> None:
     page = browser.new_page()
-    page.add_init_script("delete window.SharedWorker")  # whose requests cannot be cut here
+    page.add_init_script("delete window.SharedWorker")  # its requests cannot be cut here
     page.route("**/changes/", lambda route: route.abort())
     sign_in(page, dashboard)
 
@@ -394,7 +394,7 @@ def test_what_is_five_seconds_old_is_called_so(
     sign_in(page, dashboard)
     page.route(asks_at, answer)
     with page.expect_request(asks, timeout=PATIENCE_MS):
-        pass  # it asks once at a time: no earlier question can still be answered
+        pass  # it sends one request at a time: no earlier one can still be answered
     stop_the_clock(page)
 
     page.clock.run_for(FIVE_SECONDS_MS)
@@ -445,7 +445,7 @@ def test_what_the_server_gives_is_called_as_old_as_it_says(
 def test_whoever_was_not_heard_of_is_asked_about_in_time(
     dashboard: Site, browser: Browser, signed_in: StorageState, place: str
 ) -> None:
-    """The server knows it after eight seconds; a page that asks every three, after eleven."""
+    """The server knows after eight seconds; a page that asks every three, after eleven."""
     page = browser.new_page(storage_state=signed_in)
     page.clock.install()
     page.add_init_script("delete window.SharedWorker")
@@ -481,7 +481,7 @@ def test_a_server_that_never_answers_is_asked_again_after_less_than_five_seconds
 
 
 def test_eight_tabs_are_live_at_once(dashboard: Site, browser: Browser) -> None:
-    """A browser opens six connections to a host: eight streams would leave none to ask with."""
+    """A browser opens six connections to a host, so eight streams would leave none for requests."""
     context = browser.new_context(base_url=dashboard.address)
     tabs = [context.new_page() for _ in range(8)]
     sign_in(tabs[0], dashboard)
@@ -490,7 +490,7 @@ def test_eight_tabs_are_live_at_once(dashboard: Site, browser: Browser) -> None:
 
     for tab in tabs:
         with tab.expect_response(asks, timeout=PATIENCE_MS):
-            pass  # it has asked, and was answered
+            pass  # it has asked and got an answer
     context.close()
 
 
@@ -648,7 +648,7 @@ def test_a_chart_without_a_time_axis_stays_zoomed_in_over_refreshes_until_a_doub
     shown = is_whole.replace("autorange", "range")
     assert page.evaluate(is_whole)
 
-    while page.evaluate(is_whole):  # a refresh while the box is drawn ends the drawing
+    while page.evaluate(is_whole):  # a refresh while the box is drawn cancels the box
         zoom_in(page, "#chart-alignment")
     chosen = page.evaluate(shown)
     wait_for_next_checkpoint(page)
@@ -681,7 +681,7 @@ def test_a_chart_out_of_sight_is_drawn_again_when_it_comes_near(page: Page) -> N
     chart = page.locator("#chart-throughput")
     plot = chart.locator(".plot").element_handle()
     page.locator("main").evaluate("(main) => { main.style.paddingTop = '3000px'; }")
-    page.evaluate(TWO_FRAMES)  # by then the page knows what is near
+    page.evaluate(TWO_FRAMES)  # by then the page knows which charts are near
     drawn = plot.evaluate("(plot) => { plot.before = plot.data; return plot.data.length; }")
     assert drawn
     wait_for_next_checkpoint(page)
@@ -735,7 +735,7 @@ def test_who_falls_silent_is_named_on_the_open_page(page: Page, dashboard: Site)
 
 @pytest.fixture(scope="module")
 def signed_in(dashboard: Site, browser: Browser) -> StorageState:
-    """A password is slow to check on purpose."""
+    """Signs in once, because checking a password is slow on purpose."""
     page = browser.new_page()
     sign_in(page, dashboard)
     state = page.context.storage_state()
@@ -753,7 +753,7 @@ def page(dashboard: Site, browser: Browser, signed_in: StorageState) -> Iterator
 
 @pytest.fixture
 def held(page: Page, dashboard: Site) -> Iterator[Page]:
-    """While the worker does nothing; it goes on when the test says so."""
+    """Yields the page while the worker does nothing. The worker continues when the test says so."""
     dashboard.silence("worker")
     expect(page.locator("#region-processes")).to_contain_text("Requests wait.")
     yield page
@@ -761,7 +761,7 @@ def held(page: Page, dashboard: Site) -> Iterator[Page]:
 
 
 def open_dialog(page: Page, action: str) -> None:
-    """Press the button once the page's script has run: before, it is a link to another page."""
+    """Presses the button once the page's script has run; before that, it links to another page."""
     wait_until_live(page)
     page.click(f"#act-{action}")
 
@@ -775,7 +775,7 @@ def send_dialog(page: Page, reason: str, name: str | None = None) -> None:
 
 
 def waits_as(label: str) -> re.Pattern[str]:
-    """For the first seconds, and then."""
+    """Matches the message of the first seconds and the later one."""
     return re.compile(f"{label}: (waiting for delivery|stored; it is delivered when a worker runs)")
 
 
@@ -788,7 +788,7 @@ def leave_and_find_again(page: Page, part: str, words: str | re.Pattern[str]) ->
 
 
 def go_to(page: Page, wanted: str) -> None:
-    """From one thing that can be used to the next, as the key Tab does."""
+    """Goes from one usable element to the next, as the Tab key does."""
     is_there = "(wanted) => document.activeElement.matches(wanted)"
     for _ in range(STEPS_MAX):
         page.keyboard.press("Tab")
@@ -798,7 +798,7 @@ def go_to(page: Page, wanted: str) -> None:
 
 
 def zoom_in(page: Page, chart: str) -> None:
-    """To the middle of it, by drawing a box; the pointer then leaves."""
+    """Zooms into the middle by drawing a box; then the pointer leaves."""
     drawing = page.locator(f"{chart} .nsewdrag").first
     drawing.scroll_into_view_if_needed()
     box = drawing.bounding_box()
@@ -812,7 +812,7 @@ def zoom_in(page: Page, chart: str) -> None:
 
 
 def zoom_out(page: Page, chart: str) -> None:
-    """By a double click whose second half the page, which is busy, sees late."""
+    """Zooms out by a double click whose second half the busy page sees late."""
     page.locator(f"{chart} .nsewdrag").first.hover()
     for count in (1, 2):
         page.mouse.down(click_count=count)
@@ -838,7 +838,7 @@ def asks_at(address: str) -> bool:
 
 
 def is_told(page: Page, figure: str, milliseconds: int) -> None:
-    """By the server, at once and from now on; the rest of its pulse is as it was."""
+    """Makes the server report this figure from now on; the rest of its pulse stays the same."""
     pulse = page.locator("#pulse").evaluate("(pulse) => pulse.outerHTML")
     changed = re.sub(rf'data-{figure}="\d*"', f'data-{figure}="{milliseconds}"', pulse)
     body = changed.replace("<div", '<div hx-swap-oob="true"', 1)
@@ -849,7 +849,7 @@ def is_told(page: Page, figure: str, milliseconds: int) -> None:
 
 
 def answers_now(page: Page) -> None:
-    """While its clock stands still: it counts from here on."""
+    """Gets an answer while the page's clock is stopped; the page counts from here on."""
     with page.expect_response(asks, timeout=PATIENCE_MS):
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # it asks
     expect(page.locator(".htmx-request")).to_have_count(0)
@@ -857,8 +857,10 @@ def answers_now(page: Page) -> None:
 
 @retry(retry=retry_if_exception_message(match=r".*to the past"), stop=stop_after_attempt(10))
 def stop_the_clock(page: Page) -> None:
-    """For the page; it goes on when the test says so. On a busy machine a second may be over before
-    it is told."""
+    """Stops the clock of the page until the test moves it.
+
+    The test retries, because on a busy machine a second may pass before the page gets the call.
+    """
     page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 1)
 
 

@@ -100,8 +100,10 @@ TABLES = {
         },
     ),
 }
-"""By the directory of the page's template: an address, and of each of its charts the caption of
-the table, the column and what is read there."""
+"""Per directory of page templates: an address, and the table cell that shows each chart's value.
+
+The cell is given by the table's caption, the column and the expected text.
+"""
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -134,14 +136,14 @@ def test_no_page_with_a_chart_is_forgotten() -> None:
 
 
 def axes_of(figure: str) -> list[dict[str, object]]:
-    """Without those that write their numbers in a form of their own, and those of time."""
+    """Returns the axes, without time axes and those with a number format of their own."""
     layout = json.loads(unescape(figure))["layout"]
     axes = [each for name, each in layout.items() if name[1:].startswith("axis")]
     return [each for each in axes if "tickformat" not in each and each.get("type") != "date"]
 
 
 def measured() -> None:
-    """A run with all that is drawn, and a lab."""
+    """Makes a run with every chart's data, and a lab."""
     clock = StoryClock(StoryClock().now_ms - 5_000)
     run = new_run(settings={"execution.checkpointing.interval": "10 s"})
     story = Story(run, clock).started().completed().slot_killed().wait(1_000).completed()
@@ -159,7 +161,7 @@ def measured() -> None:
 
 
 def cells_below(column: str, caption: str, page: str) -> list[str]:
-    """Of the table with the caption; none without such a table or column."""
+    """Returns the cells of the column in the table with that caption, or an empty list."""
     for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
         head, *lines = map(cells_of, re.findall(r"<tr.*?</tr>", table, re.DOTALL))
         if caption in words_in(table) and column in head:

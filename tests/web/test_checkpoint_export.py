@@ -1,4 +1,4 @@
-"""The history as a file: whole, filtered, and sent while it is read."""
+"""The history as a file: complete, filtered, and streamed while it is read."""
 
 import csv
 import json

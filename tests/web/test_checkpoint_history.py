@@ -1,4 +1,4 @@
-"""The history of checkpoints: as far back as there is any, by parts that do not shift."""
+"""The history of checkpoints: as far back as it goes, in pages that do not shift."""
 
 from pathlib import Path
 
@@ -156,7 +156,7 @@ def story(completed: int) -> Story:
 
 
 def eventful() -> Story:
-    """Three checkpoints, the first deleted since; a savepoint, a failure, a refusal, one begun."""
+    """Makes checkpoints: one deleted, two kept, a savepoint, a failure, a refusal, one begun."""
     told = story(completed=3).completed(CheckpointKind.SAVEPOINT)
     told.tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1)))
     told.triggered().tell(failed(told.next_checkpoint, CheckpointFailureReason.CHECKPOINT_EXPIRED))

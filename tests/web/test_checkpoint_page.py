@@ -1,4 +1,4 @@
-"""What an operator reads on the page of one checkpoint, alone and beside another."""
+"""The page of one checkpoint, alone and beside another, as an operator reads it."""
 
 import html
 import re
@@ -46,7 +46,7 @@ def test_subtasks_are_ordered_by_a_figure_and_back(operator: Client) -> None:
     fold()
 
     def seen(query: str) -> tuple[list[str], list[str], str]:
-        """Subtasks of the join, headings that say a direction, and where alignment leads."""
+        """Returns the join's subtasks, the sorted headings, and the link of alignment."""
         text = text_of(operator, 1, query)
         rows = re.findall(r'<tr><th scope="row">(join\[\d\])</th>', text)
         sorts = re.findall(r'aria-sort="(\w+)"><a data-choice id="order-3-([-a-z]+)"', text)
@@ -226,7 +226,7 @@ def test_a_comparison_with_nothing_is_refused_beside_the_field(
 
 def test_growth_is_looked_for_where_the_last_acknowledgement_waited() -> None:
     quick = [subtask("source", 0), subtask("sink", 0, arrived=5.0)]
-    # The other source took longer by far, and nobody waited for it.
+    # The other source took much longer, but no subtask waited for it.
     slow = [
         replace(subtask("source", 0), sync_ms=40.0),
         replace(subtask("source", 1), sync_ms=500.0),

@@ -1,4 +1,4 @@
-"""Trends of checkpoints: thinned out without losing a spike, and said in words."""
+"""Trends of checkpoints: thinned out without losing a spike, and described in words."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""What an operator reads on the page of a run's checkpoints."""
+"""The page of a run's checkpoints, as an operator reads it."""
 
 import html
 import re
@@ -55,7 +55,7 @@ def test_the_latest_of_each_kind_has_its_time_duration_and_sizes(operator: Clien
     whole = ["80 ms", "800 B", "8.00 kB"]
     assert found["Completed checkpoint"] == ["1", began + timedelta(milliseconds=75), *whole]
     assert found["Savepoint"] == ["2", began + timedelta(milliseconds=10_160), *whole]
-    part = ["600 ms", "100 B", "1.00 kB"]  # of the one subtask that has acknowledged
+    part = ["600 ms", "100 B", "1.00 kB"]  # from the one subtask that has acknowledged
     assert found["Failed"] == ["3", began + timedelta(milliseconds=20_770), *part]
 
 
@@ -221,7 +221,7 @@ def test_an_open_tab_is_sent_the_same_regions(operator: Client) -> None:
 
 
 def eventful() -> None:
-    """Two checkpoints, the first deleted since; a savepoint, a recovery, a failure, one begun."""
+    """Makes checkpoints, one of them deleted; a savepoint, a recovery, a failure, one begun."""
     story = Story(new_run()).started().completed().completed()
     story.completed(CheckpointKind.SAVEPOINT).slot_killed()
     story.tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1)))
@@ -257,14 +257,14 @@ def plain(markup: str) -> str:
 
 
 def history_of(client: Client, query: str = "") -> list[str]:
-    """The lines of the history, as they are read."""
+    """Returns the lines of the history as a person reads them."""
     region = text_of(client, query).split('id="region-checkpoints-history"')[1].split("<section")[0]
     body = region.split("<tbody>")[1].split("</tbody>")[0] if "<tbody>" in region else ""
     return [plain("<tr" + row) for row in body.split("<tr")[1:]]
 
 
 def latest_of(client: Client) -> dict[str, list[str | datetime]]:
-    """By label: id, moment, duration, bytes uploaded, full size."""
+    """Returns {label: id, time, duration, bytes uploaded, full size}."""
     region = text_of(client).split('id="region-checkpoints-latest"')[1].split("</table>")[0]
     found: dict[str, list[str | datetime]] = {}
     for row in region.split("<tbody>")[1].split("<tr>")[1:]:
@@ -278,7 +278,7 @@ def latest_of(client: Client) -> dict[str, list[str | datetime]]:
 
 
 def link(page: str, element: str) -> str:
-    """The query of a link on the page."""
+    """Returns the query of a link on the page."""
     found = re.search(rf'<a id="{element}" [^>]*href="([^"]*)"', page)
     assert found, f"there is no link {element}"
     return html.unescape(found[1])

@@ -1,4 +1,4 @@
-"""The machine's clock is set, an hour back or forth: pages and supervision stay sensible."""
+"""The machine's clock jumps an hour forward or back: pages and supervision stay sensible."""
 
 import time
 from datetime import timedelta
@@ -61,7 +61,7 @@ def test_a_driver_whose_clock_was_set_back_is_not_silent_but_its_clock_is_off() 
 
 
 def test_a_journal_that_is_read_late_says_nothing_about_clocks() -> None:
-    """In parts, the first an hour older than the last: only the end of it tells."""
+    """The first part of the journal is an hour older than its end; only the end shows the clock."""
     run = new_run()
     clock = StoryClock()
     clock.now_ms -= round(HOUR / timedelta(milliseconds=1))

@@ -1,4 +1,4 @@
-"""Sign-in with the company's accounts: by a real OpenID provider, whose groups decide the role."""
+"""Sign-in with company accounts through a real OpenID provider, whose groups set the role."""
 
 import secrets
 from collections.abc import Iterator
@@ -158,7 +158,7 @@ def test_an_admin_of_the_company_is_not_the_last_one_who_can_sign_in(
 def test_a_link_that_asks_for_more_than_a_sign_in_gets_nothing(
     company_sign_in: Provider, process: str
 ) -> None:
-    """Else a person who is signed in could be led to connect a stranger's account to their own."""
+    """Otherwise an attacker could make a user connect a stranger's account to their own."""
     ada = admin_user("ada")
     client = signed_in(ada)
 
@@ -312,7 +312,7 @@ def test_the_two_doors_of_the_company_do_not_share_subjects(site: Path, settings
 def came_by(
     provider: Provider, client: Client, subject: str, wanted: str = "/", **options: str
 ) -> HttpResponse:
-    """The last answer of a sign-in: there, at the provider, and back."""
+    """Signs in through the provider and returns the last answer."""
     start = client.get(START, {"next": wanted, **options})
     back = provider.sign_in(start["Location"], subject)
     return client.get(back.removeprefix("http://testserver"))

@@ -1,4 +1,4 @@
-"""The kept history of a run is what a new process would read, whatever has happened in between."""
+"""The cached history of a run always equals what a new process would read."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ BEGAN_AT = datetime(2026, 11, 21, 14, 2, 11, tzinfo=UTC)
 
 @pytest.mark.parametrize("seed", range(20))
 def test_it_is_what_a_new_process_reads(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints trigger, complete in any order, fail and are deleted; now and then it is read."""
+    """Checkpoints trigger, complete in any order, fail and are deleted, with reads in between."""
     monkeypatch.setattr(module, "COMPLETED_MAX", 4)
     chance = random.Random(seed)
     run = new_run()

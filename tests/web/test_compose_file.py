@@ -1,4 +1,4 @@
-"""The compose file: what it says by its schema, and that it is hardened."""
+"""The compose file: valid by its schema, and hardened."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The dataflow of a run as a drawing: where everything stands, and what an operator reads."""
+"""The drawing of a run's dataflow: the place of each operator, and the words an operator reads."""
 
 import random
 from itertools import pairwise
@@ -160,7 +160,7 @@ def fields(struct: Any) -> dict[str, Any]:
 
 
 def drawing_of(client: Client) -> tuple[str, str]:
-    """The region's HTML, and what a person reads there."""
+    """Returns the region's HTML and the words that a person reads there."""
     page = client.get(reverse("pipeline-regions", args=["flights"])).content.decode()
     region = page[page.index('id="region-dataflow"') :]
     region = region[: region.index('id="region-', 10)]

@@ -43,7 +43,7 @@ def installation(
     redis_server: "RedisBroker",
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """All that pages need: tables, Redis, and a projector that has just been at work."""
+    """Everything that pages need: tables, Redis, and a projector that was active a moment ago."""
     settings.REDIS_URL = redis_server.url
     monkeypatch.setattr(doctor, "application", Celery("here", broker=redis_server.url))
     monkeypatch.setattr(doctor, "WORKER_TIMEOUT_S", 0.2)
@@ -143,7 +143,7 @@ def test_a_redis_that_is_away_is_named_without_its_password(
 
     assert diagnosis.verdict is Verdict.BROKEN
     assert SECRET not in diagnosis.finding + diagnosis.cure
-    assert "worker" not in {each.part for each in doctor.examine()}  # one trouble, one finding
+    assert "worker" not in {each.part for each in doctor.examine()}  # one problem gives one finding
 
 
 def test_a_redis_that_drops_messages_is_a_warning(installation: Path, settings: Any) -> None:
@@ -318,7 +318,7 @@ def test_the_same_server_gives_the_same_files() -> None:
 
 
 def systemd_analyze(units: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Finds our units, and those of this machine."""
+    """Runs systemd-analyze, which finds our units and those of this machine."""
     return subprocess.run(
         ["systemd-analyze", *words],
         env={**os.environ, "SYSTEMD_UNIT_PATH": f"{units}:"},

@@ -48,7 +48,7 @@ def test_a_change_counts_once_it_has_settled(package: Path) -> None:
 
     changed(package / "flow.py", "second", at_s=2_000_000_000)
 
-    assert not files.have_changed()  # it may still be written
+    assert not files.have_changed()  # it may still be changing
     assert files.have_changed()
     assert not files.have_changed()
 

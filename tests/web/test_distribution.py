@@ -1,4 +1,4 @@
-"""How measured values are spread: Flink's quantiles, within the values."""
+"""Distributions of measured values: Flink's quantiles, within the values."""
 
 import random
 import statistics as library
@@ -24,7 +24,7 @@ def test_quantiles_lie_within_the_values_and_the_middle_is_the_median(seed: int)
 
 
 def test_quantiles_are_those_that_flink_reports() -> None:
-    # Eighteen values: p90 lies between the 17th and the 18th, and p95 is already the greatest.
+    # Eighteen values: p90 is between the 17th and the 18th, and p95 is already the greatest.
     found = distribution(float(value) for value in range(1, 19))
 
     assert dict(zip(QUANTILES, found.quantiles, strict=True)) == {

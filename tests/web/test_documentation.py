@@ -1,4 +1,4 @@
-"""The documentation: complete where it is generated, strict where written, and served safely."""
+"""The documentation: complete where generated, strict where written, and served safely."""
 
 import mimetypes
 import re
@@ -27,14 +27,14 @@ PAGE = '<script src="a.js"></script><script>first()</script><script id="x">secon
 LINK = re.compile(r"\]\(([^)]+)\)")
 PLACE = re.compile(r"`([\w.]+/[\w/.-]*)`")
 FOLDERS = (".", "pipelines", "ftdash", "pipelines/connectors", "pipelines/runtime")
-"""What a place in ARCHITECTURE.md may be relative to."""
+"""The folders that a path in ARCHITECTURE.md may be relative to."""
 
 HELP = re.compile(r"{% block help %}([^{]+){% endblock %}")
 
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A site of two files in the place of the real one."""
+    """Replaces the real site by one of two files."""
     directory = tmp_path / "documentation" / "site"
     (directory / "how-to").mkdir(parents=True)
     (directory / "index.html").write_text(PAGE)
@@ -173,7 +173,7 @@ def test_links_and_places_named_outside_of_the_site_exist(page: str) -> None:
 
 
 def pages_of_the_dashboard() -> list[Path]:
-    """The templates of whole pages that people see once they are signed in."""
+    """Returns the templates of whole pages that users see once they have signed in."""
     templates = ROOT / "templates"
     without_help = {"404.html", "403.html", "out_of_order.html", "missing.html", "live.html"}
     return [

@@ -1,4 +1,4 @@
-"""The documentation in a real browser: its scripts run under the policy, and its search finds."""
+"""The documentation in a real browser: its scripts run under the policy, and its search works."""
 
 import os
 import re
@@ -30,9 +30,9 @@ def test_a_reader_searches_the_documentation_and_opens_what_was_found(
     said = complaints_of(page)
 
     page.get_by_role("link", name="Docs").click()
-    # Key by key: the page searches when a key comes up, which `fill` does without.
+    # Types key by key: the page searches when a key is released, which `fill` does not trigger.
     page.get_by_role("textbox", name="Search").press_sequentially("tolerable-failed-checkpoints")
-    # Results of the first letters are shown and replaced while the rest is typed.
+    # Results of the first letters appear, and change while the rest is typed.
     links = page.locator(".md-search-result__link[href*='/reference/settings/']")
     found = links.filter(has_text="tolerable-failed-checkpoints").first
     found.click(timeout=PATIENCE_MS)

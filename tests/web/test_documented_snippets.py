@@ -1,7 +1,7 @@
-"""Every snippet of the documentation runs as it stands there, or its page says why it cannot.
+"""Every snippet of the documentation runs as written, or its page says why it cannot.
 
-What a snippet takes for granted stands in `tests/snippets`, in `given_PAGE.py`. The
-function `check` of such a file, if it has one, gets the names that the snippets have made.
+The files `given_PAGE.py` in `tests/snippets` prepare what snippets take for granted. The function
+`check` of such a file, if there is one, gets the names that the snippets have made.
 """
 
 import os
@@ -29,7 +29,7 @@ SNIPPETS = {page: snippets_of(page) for page in PAGES}
 
 
 def pages_with(language: str) -> list[Any]:
-    """The pages that have a snippet of that language which runs."""
+    """Returns the pages that have a runnable snippet in that language."""
     return [
         pytest.param(page, id=str(page.relative_to(ROOT)))
         for page, snippets in SNIPPETS.items()
@@ -39,7 +39,7 @@ def pages_with(language: str) -> list[Any]:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty directory to work in. Modules that are imported there are forgotten afterwards."""
+    """An empty working directory. Modules imported there are forgotten afterwards."""
     known = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

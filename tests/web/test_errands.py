@@ -1,4 +1,4 @@
-"""Errands: each names a task of the worker; one that is late is dropped where a beat follows."""
+"""Errands: each names a task of the worker; a late one is dropped if a beat follows."""
 
 from typing import Any
 

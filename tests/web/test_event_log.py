@@ -1,4 +1,4 @@
-"""The log of events and of what people did: what is in it, what narrows it down, and its pages."""
+"""The log of events and of people's actions: its content, its filters, and its pages."""
 
 import csv
 import json
@@ -211,7 +211,7 @@ def test_a_savepoint_is_named_in_one_line_that_no_later_name_moves() -> None:
 @pytest.mark.parametrize("limit", [1, 3, 7])
 def test_pages_give_every_line_once_in_the_same_order(limit: int) -> None:
     eventful()
-    now = timezone.now()  # many of one moment, and of several kinds
+    now = timezone.now()  # many events at one moment, and of several kinds
     StatusChange.objects.update(at=now)
     Request.objects.update(created_at=now)
     Checkpoint.objects.update(trigger_at=now)
@@ -404,7 +404,7 @@ def test_what_the_page_shows_is_taken_away_with_all_that_is_older(
 
     assert headers["Content-Disposition"] == 'attachment; filename="events.csv"'
     assert [(row["kind"], row["pipeline"], row["why"]) for row in rows] == [
-        ("action", "other", "'=1+1"),  # a spreadsheet would compute it
+        ("action", "other", "'=1+1"),  # otherwise a spreadsheet would compute it
         ("action", "flights", "upgrade"),
     ]
     assert [line["what"] for line in lines] == [

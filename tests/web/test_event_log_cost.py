@@ -1,4 +1,4 @@
-"""What the log of events costs: indexes for each order, each row read once, names for forms."""
+"""The cost of the event log: indexes for each order, each row read once, names for forms."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -104,7 +104,7 @@ def story_of(checkpoints: int) -> None:
 
 @contextmanager
 def explained() -> Iterator[list[str]]:
-    """How each statement is carried out, as it is asked, with its parameters apart."""
+    """Collects the query plan of each statement when it runs; its parameters stay separate."""
     plans: list[str] = []
 
     def explain(execute: Execute, sql: str, params: Any, many: bool, context: Any) -> Any:

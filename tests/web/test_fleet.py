@@ -1,4 +1,4 @@
-"""The page of all pipelines: clocks, trends, what a failure would cost, the most pressing first."""
+"""The page of all pipelines: clocks, trends, the cost of a failure, the most pressing first."""
 
 import re
 from datetime import timedelta
@@ -42,7 +42,7 @@ def test_a_pipeline_shows_clocks_trend_backpressure_and_what_a_failure_would_cos
 
 @pytest.mark.parametrize("silent_s", [0, 3, 60])
 def test_what_a_failure_would_cost_is_the_same_on_every_page(silent_s: int) -> None:
-    """And grows no more once the driver is silent."""
+    """The cost stops growing once the driver is silent."""
     clock = StoryClock(StoryClock().now_ms - 10_000 - 1_000 * silent_s)
     fold(Story(new_run(), clock).started().completed().wait(2_000).sampled(since=6_255))
 

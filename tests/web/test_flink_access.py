@@ -1,4 +1,4 @@
-"""Flink's routes, over all of them: nothing without a token or session, nothing more than asked."""
+"""All of Flink's routes: nothing without a token or session, and nothing beyond its rights."""
 
 import re
 from itertools import product
@@ -31,12 +31,12 @@ ARGUMENTS = {
     "application": job_id("flights-1"),
     "manager": "flights-1-slot-0",
 }
-EXPECTED = {  # of a GET by who may only see
+EXPECTED = {  # answers to a GET by a caller who may only read
     **dict.fromkeys(("savepoint-progress", "checkpoint-progress", "disposal-progress"), (404,)),
     **dict.fromkeys(("stop", "savepoints", "disposal", "cancel-application"), (405,)),
     **dict.fromkeys(("rescaling", "client-heartbeat"), (405,)),
     "rescaling-progress": (503,),  # Flink has it switched off
-    "requirements": (500,),  # as Flink, unless its scheduler is the adaptive one
+    "requirements": (500,),  # as in Flink, unless its scheduler is the adaptive one
     "cancel-by-get": (403,),
     **{f"no-{place}": (404,) for place in ("jobs", "taskmanagers", "jobmanager", "applications")},
 }
@@ -64,7 +64,7 @@ ACTS = {
     ("savepoints", "post"),
     ("stop", "post"),
 }
-"""What is offered and does more than read; the rest gets 405."""
+"""The routes that do more than read; others answer 405."""
 
 CHANGING = ("post", "put", "patch", "delete")
 METHODS = ("get", *CHANGING)
@@ -143,7 +143,7 @@ def test_a_get_may_carry_a_body_as_flinks_command_line_sends_it() -> None:
 
 @pytest.mark.slow
 def test_whatever_is_asked_is_no_server_error() -> None:
-    """An exception that is not handled comes through the client."""
+    """The client raises exceptions that the server does not handle."""
     running_pipeline()
     client = bearer(TokenScope.ACT)
 

@@ -1,4 +1,4 @@
-"""Acting through Flink's routes: what is stored, what is answered, and what is refused."""
+"""Actions through Flink's routes: the stored request, the answer, and the refusals."""
 
 import base64
 import json
@@ -305,7 +305,7 @@ def test_a_session_acts_with_its_csrf_token_only(site: Path) -> None:
     running()
     admin = signed_in(admin_user(), enforce_csrf_checks=True)
 
-    for name in ACTIONS.keys() - {"cancel by get"}:  # which has a rule of its own
+    for name in ACTIONS.keys() - {"cancel by get"}:  # it has a rule of its own
         answer = ACTIONS[name](admin)
 
         assert answer.status_code == 403

@@ -1,4 +1,4 @@
-"""Flink's bodies about checkpoints: field by field, and that they say what the rows say."""
+"""Flink's bodies about checkpoints: field by field, and equal to the rows."""
 
 from pathlib import Path
 from typing import get_args
@@ -126,8 +126,11 @@ def test_a_subtask_is_told_with_every_figure() -> None:
 
 
 def test_no_part_is_called_aborted_since_no_subtask_tells_of_what_it_gave_up() -> None:
-    """As the documentation says. Flink's `aborted` comes with the figures of a part that was given
-    up; the engine tells figures of what was acknowledged, and nothing else."""
+    """The documentation says so.
+
+    Flink's `aborted` comes with the figures of a part that was given up; the engine reports figures
+    only of acknowledged parts.
+    """
     story = Story(new_run()).started().triggered().acknowledged("join", 1)
     declined = CheckpointFailureReason.CHECKPOINT_DECLINED
     story.tell(CheckpointFailed(checkpoint_id=CheckpointId(1), reason=declined, message=""))
@@ -225,7 +228,7 @@ def test_a_weaker_mode_is_never_called_exactly_once(mode: str, word: str) -> Non
 
 
 def eventful() -> None:
-    """1 completed and discarded, 2 a savepoint, 3 expired, 4 under way, and one refused early."""
+    """Makes checkpoints: 1 discarded, 2 a savepoint, 3 expired, 4 under way, one refused early."""
     run = new_run()
     asked = new_request(run, TakeSavepoint(format=SavepointFormat.NATIVE))
     story = Story(run).started().sampled().completed()

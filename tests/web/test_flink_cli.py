@@ -25,7 +25,7 @@ TRIGGER = re.compile(r"triggerId: ([0-9a-f]{32})")
 class Cluster:
     dashboard: FlinkDashboard
     flink: CommandLine
-    jobs: dict[str, str]  # the ids of jobs that run, by name
+    jobs: dict[str, str]  # the ids of running jobs, by name
 
     def read(self, address: str) -> Any:
         asked = urllib.request.Request(
@@ -151,7 +151,7 @@ def test_a_stranger_is_told_nothing(cluster: Cluster) -> None:
 
 
 def done(flink: CommandLine, action: str, *words: str) -> str:
-    """What the command said, which has to have succeeded."""
+    """Runs the command, which has to succeed, and returns its output."""
     status, text = flink.run(action, *words)
     assert status == 0, text
     return text
@@ -164,12 +164,15 @@ def running(flink: CommandLine) -> dict[str, str]:
 
 
 def newest(cluster: Cluster, job: str, kind: str) -> int:
-    """Its number. The newest of all is what the job would go back to, and is not disposed of."""
+    """Returns the newest id of that kind.
+
+    The job would be restored from the newest of all, so the newest is not disposed of.
+    """
     return int(cluster.read(f"jobs/{job}/checkpoints")["latest"][kind]["id"])
 
 
 def outcome(cluster: Cluster, job: str, trigger: str) -> Any:
-    """Of a savepoint, when it has ended."""
+    """Returns the result of a savepoint once it has ended."""
     address = f"jobs/{job}/savepoints/{trigger}"
     wait_until(lambda: cluster.read(address)["status"]["id"] == "COMPLETED")
     return cluster.read(address)["operation"]

@@ -1,4 +1,4 @@
-"""Flink's bodies about the cluster and its jobs: field by field, and what they say."""
+"""Flink's bodies about the cluster and its jobs: field by field, and their values."""
 
 import pytest
 from django.utils import timezone

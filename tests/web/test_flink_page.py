@@ -1,4 +1,4 @@
-"""Flink's web page: only for who has signed in, only from its folder, under a policy of its own."""
+"""Flink's web page: only for signed-in users, only from its folder, under a policy of its own."""
 
 from pathlib import Path
 from typing import Any

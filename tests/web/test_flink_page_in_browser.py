@@ -1,6 +1,7 @@
-"""Flink's own web page, unmodified, before this dashboard: what a person reads and does there.
+"""Flink's own web page, unmodified, on this dashboard: reading it and acting on it.
 
-Whatever the console says, but one slip of its own, and every answer of 400 or more, is a failure.
+Every console message except one of Flink's own errors, and every answer of 400 or more, is a
+failure.
 """
 
 import re
@@ -21,7 +22,7 @@ pytestmark = [
 ]
 
 LEFT_WHILE_DRAWN = "null (reading 'layout')"
-"""Flink's own: its graph is to be laid out when the page is another one already."""
+"""Flink's own error: it lays out its graph after the user has left the page."""
 
 JOIN = operator_id(Uid("join"))
 IS_DRAWN = """() => [...document.querySelectorAll("canvas")].some((canvas) => {
@@ -32,7 +33,7 @@ IS_DRAWN = """() => [...document.querySelectorAll("canvas")].some((canvas) => {
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """Of an administrator who has signed in."""
+    """The page of an administrator who has signed in."""
     try:
         web = unpack_web_page(tmp_path_factory.mktemp("jar"))
     except ProgramMissing as why:
@@ -52,7 +53,7 @@ def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="module")
 def jobs(page: Page) -> dict[str, str]:
-    """Their ids by name."""
+    """Returns the ids of the jobs by name."""
     overview = page.request.get("/flink/jobs/overview").json()
     return {job["name"]: job["jid"] for job in overview["jobs"]}
 
@@ -122,7 +123,7 @@ def test_the_drawer_of_a_vertex(
 def test_a_metric_of_a_subtask_is_drawn(page: Page, jobs: dict[str, str]) -> None:
     go_to(page, jobs, f"overview/{JOIN}/metrics")
 
-    # Its own search field lies above the words, so that a person clicks through them.
+    # Its own search field covers the words, so a user clicks through it.
     page.get_by_text("Select Metric Name").click(force=True)
     option = page.locator(".ant-select-item-option:visible").first
     name = option.inner_text().strip()
@@ -227,7 +228,7 @@ def go_to(page: Page, jobs: dict[str, str], place: str, job: str = "eventful") -
 
 
 def shows(page: Page, pattern: str) -> None:
-    """As it is laid out: what is hidden does not count, and between cells is a blank."""
+    """Checks the laid-out text: hidden text does not count, and a blank separates cells."""
     wanted = re.compile(r"\s+".join(pattern.split(" ")))
     expect(page.locator("flink-root")).to_contain_text(wanted, use_inner_text=True)
 

@@ -1,8 +1,9 @@
 """Flink's addresses, each answered or absent on purpose, and the bodies that a Flink sent.
 
-`flink_routes.txt`: those of Flink 2.3.0 about jobs, checkpoints, metrics, task managers and jars.
-`flink_bodies/*.json`: by route, as a Flink 2.3.0 with one running job sent them. What may be left
-away, or be of another kind, no body says: `flink_shapes` does, and has to hold for these, too.
+`flink_routes.txt` lists those of Flink 2.3.0 about jobs, checkpoints, metrics, task managers and
+jars. `flink_bodies/*.json` has the bodies by route, as a Flink 2.3.0 with one running job sent
+them. A body does not show which fields may be missing or of another type. `flink_shapes` does, and
+has to fit the bodies, too.
 """
 
 import json
@@ -51,7 +52,7 @@ def test_what_a_flink_sent_has_the_fields_that_ours_must_have(route: str) -> Non
 
 
 def absent_on_purpose() -> list[str]:
-    """What stands between backticks before the colon of each item."""
+    """Returns the texts between backticks before the colon of each item."""
     section = DOCS.read_text().split("These addresses answer 404, on purpose:")[1]
     items = section.split("What is answered")[0].split("\n- ")[1:]
     named = [re.findall("`([^`]+)`", item.split(": ")[0]) for item in items]
@@ -59,7 +60,10 @@ def absent_on_purpose() -> list[str]:
 
 
 def names(listed: str, route: str) -> bool:
-    """`a/...` names `a` and what is below; a single word, every address that has it."""
+    """Returns True if `listed` covers the route.
+
+    `a/...` covers `a` and everything below; a single word covers every address that contains it.
+    """
     if listed.endswith("/..."):
         stem = nameless(listed.removesuffix("/..."))
         return f"{nameless(route)}/".startswith(f"{stem}/")

@@ -1,4 +1,4 @@
-"""Flink's bodies about vertices, slots and metrics: field by field, and what they say."""
+"""Flink's bodies about vertices, slots and metrics: field by field, and their values."""
 
 from typing import Any
 
@@ -106,7 +106,7 @@ def test_slots_that_are_gone_are_not_named() -> None:
 def test_one_subtask_says_what_its_vertex_says_of_it() -> None:
     running().slot_killed().sampled()
     Projector().run_once()
-    # The times go on between two requests.
+    # The times advance between two requests.
     moving = {"duration", "status-duration"}
 
     whole, alone, attempt = (
@@ -237,7 +237,7 @@ def test_only_the_subtasks_that_are_asked_for_are_aggregated() -> None:
         [21.0],
         [11.0],
     ]
-    # What is not there, and what is no range, selects nothing.
+    # A missing index and an invalid range select nothing.
     for given in ("2", "1-0", "x", "", "-1", "0-", "0x1", "٠", "9" * 30):
         assert total(given) == [], given
     assert read(f"{HERE}/subtasks/metrics", subtasks="2") == []

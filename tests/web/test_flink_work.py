@@ -1,4 +1,4 @@
-"""What is asked of a watched Flink's jobs ends once, and is not sent twice without a word."""
+"""Requests to a watched Flink's jobs end once, and are not sent twice silently."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -52,7 +52,7 @@ def look(row: FlinkAction) -> FlinkAction:
 
 
 def later(row: FlinkAction, after: timedelta) -> None:
-    """As if all that has happened to it lay further back."""
+    """Moves everything that has happened to the row further into the past."""
     columns = ("created_at", "sent_at", "answered_at")
     known = {name: getattr(row, name) - after for name in columns if getattr(row, name)}
     FlinkAction.objects.filter(pk=row.pk).update(**known)
@@ -167,7 +167,7 @@ def test_what_flink_may_have_forgotten_is_never_sent_again(flink: RecordedFlink)
 def test_a_trigger_that_flink_took_and_forgot_has_no_known_outcome(flink: RecordedFlink) -> None:
     row = asked(flink, FlinkActionKind.STOP)
     look(row)
-    flink.triggers.clear()  # another JobManager
+    flink.triggers.clear()  # as on another JobManager
 
     assert look(row).state == FlinkActionState.UNKNOWN
     assert flink.triggers == {}
@@ -287,7 +287,7 @@ def test_the_command_carries_it_out(
 
 
 class _Always(dict[str, Any]):
-    """One outcome, whatever was triggered."""
+    """Returns the same outcome for every trigger."""
 
     def __init__(self, outcome: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Numbers, sizes, durations and moments as people read them."""
+"""Numbers, sizes, durations and moments in the form that people read."""
 
 from datetime import UTC, datetime, timedelta, timezone
 

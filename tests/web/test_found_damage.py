@@ -1,4 +1,4 @@
-"""Damage that the control plane finds in a point reaches the driver that may build on it."""
+"""Damage to a point that the control plane finds reaches the driver that may build on the point."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +37,7 @@ def jobs(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """A whole point that no run knows yet."""
+    """A complete point that no run knows yet."""
     data = write_events(tmp_path / "data")
     new_run(NAME, settings={})
     Pipeline.objects.update(flow="page_view_count", parameters={"data": str(data)})
@@ -157,7 +157,7 @@ def finish(run: Run) -> None:
 
 
 def damage(path: str) -> None:
-    """Of every file, the last byte."""
+    """Damages the last byte of every file."""
     for file in Path(path).glob("*.parquet"):
         whole = file.read_bytes()
         file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

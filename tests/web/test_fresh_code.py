@@ -1,4 +1,4 @@
-"""A server that lives on tells the truth about code that has changed since it began."""
+"""A long-lived server tells the truth about code that has changed since it started."""
 
 import os
 import sys
@@ -42,7 +42,7 @@ Edit = Callable[[str, str], None]
 
 @pytest.fixture
 def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edit:
-    """Replaces text in the file that declares the flow; this process has imported it before."""
+    """Replaces text in the file that declares the flow, which this process has already imported."""
     source = Path(page_view_count.__file__).read_text()
     file = tmp_path / "code" / "counted_views.py"
     file.parent.mkdir()
@@ -70,7 +70,7 @@ def stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def path(site: Path, tmp_path: Path) -> str:
-    """Of a point of a pipeline that has ended."""
+    """The path of a point of a pipeline that has ended."""
     data = write_events(tmp_path / "data")
     story = Story(new_run("views", settings={})).started()
     point = str(site / "views" / "savepoints" / "savepoint-views-1-7")
@@ -283,7 +283,7 @@ def afresh(asked: code_process.ItsParameters) -> list:
 
 
 def next_step(kind: FailureKind) -> str:
-    """Where the first button of such an incident leads."""
+    """Returns the target of the first button of such an incident."""
     return step_address("views", advice_on(Cause(kind.value), has_failed=True).steps[0])
 
 

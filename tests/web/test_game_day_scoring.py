@@ -1,4 +1,4 @@
-"""How a game day is judged, what is said of it, and what the score makes of many."""
+"""The verdict of a game day, the sentences about it, and the score of many."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

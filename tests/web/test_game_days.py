@@ -1,4 +1,4 @@
-"""A game day from the question to its verdict: what is refused, what is hit, what is written."""
+"""A game day from the request to its verdict: refusals, targets, and stored rows."""
 
 import os
 import subprocess
@@ -61,7 +61,7 @@ ASKED = {"pipeline": "flights", "requester": "ada", "reason": "to see"}
 
 @pytest.fixture
 def process() -> Iterator[Callable[[str], psutil.Process]]:
-    """Processes as a driver of a run would have started them."""
+    """Starts processes as a driver of a run would."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(run_id: str) -> psutil.Process:
@@ -72,7 +72,7 @@ def process() -> Iterator[Callable[[str], psutil.Process]]:
         )
         started.append(child)
         assert child.stdout is not None
-        child.stdout.readline()  # before it has begun, its environment still reads as empty
+        child.stdout.readline()  # until it has begun, its environment reads as empty
         return psutil.Process(child.pid)
 
     yield start
@@ -83,7 +83,7 @@ def process() -> Iterator[Callable[[str], psutil.Process]]:
 
 @pytest.fixture
 def worker() -> Iterator[Callable[[], psutil.Process]]:
-    """Processes that are called as a Celery worker is."""
+    """Starts processes whose command line looks like a Celery worker's."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> psutil.Process:
@@ -125,7 +125,7 @@ def test_a_killed_slot_is_followed_to_a_verdict_that_an_audit_gives() -> None:
     assert (day.measures.restored_checkpoint_id, day.measures.records_replayed) == (2, 1234)
     assert Audit.objects.get().requester == f"game day {key}"
     assert queries.game_days().scores[0].passed == 1
-    services.carry_on(key)  # what is over stays as it is
+    services.carry_on(key)  # a finished game day stays as it is
     assert queries.game_day(key) == day
 
 
@@ -287,7 +287,7 @@ def test_a_failure_from_before_the_fault_is_not_its_effect() -> None:
     key = asked(Fault.KILL_SLOT, slot=1)
 
     services.carry_on(key)
-    early = moment(story.clock.now_ms - 5_000)  # a clock that was set back
+    early = moment(story.clock.now_ms - 5_000)  # the clock was set back
     GameDay.objects.update(injected_at=early)
 
     assert carried_on(key).state is GameDayState.INJECTED
@@ -322,7 +322,7 @@ def test_a_slot_is_stopped_and_continued_when_it_has_been_replaced(
 ) -> None:
     story = running()
     slot = process(story.run.run_id)
-    longer = {"heartbeat.timeout": "600 s"}  # than this test takes, and so is the slot stopped
+    longer = {"heartbeat.timeout": "600 s"}  # longer than this test; the slot is stopped as long
     Run.objects.update(slots={"1": {"pid": slot.pid, "host": "here"}}, settings=longer)
     key = asked(Fault.FREEZE_SLOT, slot=1)
 
@@ -542,7 +542,7 @@ def test_the_round_of_the_worker_that_lives_is_not_another_one_s(
 ) -> None:
     story, alive = running(), worker()
     key = asked(Fault.KILL_WORKER)
-    hit(key, story)  # nobody has watched yet
+    hit(key, story)  # no worker has watched yet
     watches(alive.pid, story, after_ms=10)
     identity = msgspec.to_builtins(identity_of(alive))
     GameDay.objects.update(refusal="", held=identity)
@@ -556,7 +556,7 @@ def test_a_worker_that_has_got_the_id_of_the_killed_one_watches_again(
 ) -> None:
     story, later = running(), worker()
     key = asked(Fault.KILL_WORKER)
-    hit(key, story)  # nobody has watched yet
+    hit(key, story)  # no worker has watched yet
     watches(later.pid, story, after_ms=10)
     earlier = msgspec.structs.replace(identity_of(later), process_began_s=0.0)
     GameDay.objects.update(refusal="", held=msgspec.to_builtins(earlier))
@@ -702,7 +702,7 @@ def test_two_that_ask_at_the_same_moment_under_one_id_get_the_same_game_day(
 ) -> None:
     running()
     key = asked(Fault.KILL_SLOT, slot=1, asked_id="nightly-1")
-    looks = iter((None, key))  # the other one's row was not there yet
+    looks = iter((None, key))  # at first the other request's row was not there yet
     monkeypatch.setattr(services, "_already_asked", lambda *_: next(looks))
 
     assert asked(Fault.KILL_SLOT, slot=1, asked_id="nightly-1") == key
@@ -777,14 +777,14 @@ def test_what_an_audit_calls_not_audited_is_known_without_loading_it() -> None:
 
 
 def running() -> Story:
-    """Two checkpoints are committed. It tells what was ten seconds ago, and so may go on."""
+    """Commits two checkpoints. The story is ten seconds in the past, so that it can continue."""
     story = Story(new_run(), StoryClock(StoryClock().now_ms - 10_000))
     fold(story.started().sampled().completed().completed())
     return story
 
 
 def hit(key: int, story: Story) -> None:
-    """By what a worker does, at the time of the story."""
+    """Injects the fault as a worker does, at the time of the story."""
     services.carry_on(key)
     GameDay.objects.filter(pk=key).update(injected_at=moment(story.clock.now_ms))
 
@@ -799,7 +799,7 @@ def recovered() -> tuple[int, Story]:
 
 
 def watches(pid: int, story: Story | None = None, after_ms: int = 0) -> None:
-    """A worker of that id does its round over all runs, in the time of the story."""
+    """Lets the worker with that process id do its round over all runs, in the time of the story."""
     at = moment(story.clock.now_ms + after_ms) if story else timezone.now()
     row = {"at": at, "pid": pid}
     Heartbeat.objects.update_or_create(name=HeartbeatName.RECONCILE, defaults=row)

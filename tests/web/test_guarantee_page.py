@@ -1,4 +1,4 @@
-"""The page of a guarantee: level and reason, ledger, what waits to be committed, and the proof."""
+"""The page of a guarantee: level, reason, ledger, rows waiting for their commit, and proof."""
 
 import re
 from datetime import timedelta
@@ -279,7 +279,7 @@ def ended(run: Run, found: SinkReport, **changes: object) -> None:
 
 
 def entry(number: int, *outputs: SinkOutput) -> LedgerAdvanced:
-    """Ten records a checkpoint."""
+    """Returns a ledger entry with ten records a checkpoint."""
     split = SplitRange(split="0", first=10 * number - 10, end=10 * number)
     return LedgerAdvanced(
         entry=LedgerEntry(
@@ -295,7 +295,7 @@ def entry(number: int, *outputs: SinkOutput) -> LedgerAdvanced:
 def share(
     number: int, *, subtask: int = 0, digest: str = "0" * 15 + "5", token: str = ""
 ) -> SinkOutput:
-    """Five rows."""
+    """Returns a share of five rows."""
     name = token or f"part-{number}-{subtask}"
     of_one = OutputShare(checkpoint_id=CheckpointId(number), rows=5, digest=digest, tokens=[name])
     return SinkOutput(sink=Uid("delays"), subtask=subtask, share=of_one)
@@ -310,7 +310,7 @@ def fold() -> None:
 
 
 def words_of(client: Client) -> str:
-    """The page as it is read, and the same by the regions."""
+    """Returns the words of the page, and checks that its regions give the same."""
     page = client.get(reverse("guarantee", args=[NAME])).content.decode()
     regions = client.get(reverse("guarantee-regions", args=[NAME]))
     assert regions.status_code == 200

@@ -1,4 +1,4 @@
-"""The Helm chart: what the real `helm` made of it keeps Kubernetes' schemas, and holds together.
+"""The Helm chart as the real `helm` rendered it: it fits Kubernetes' schemas and is consistent.
 
 It was rendered, not run: there is no Kubernetes here.
 """
@@ -32,7 +32,7 @@ Manifest = dict[str, Any]
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_kept_is_what_helm_makes_of_the_chart(case: str) -> None:
-    """Without helm, the digest of the chart tells it."""
+    """Without helm, the digest of the chart shows it."""
     if has_helm():
         lint(case)
         assert render(case) == kept(case)
@@ -73,7 +73,7 @@ def named(case: str) -> dict[tuple[str, str], Manifest]:
 
 
 def pods(case: str) -> dict[str, Manifest]:
-    """Their specs, by the component that they are."""
+    """Returns the specs of the pods by component."""
     templates = [
         each["spec"]["template"]
         for each in manifests(kept(case))

@@ -1,4 +1,4 @@
-"""How long history is kept: old rows go in batches, what a point needs stays."""
+"""Retention of history: old rows are deleted in batches; rows that a point needs stay."""
 
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -128,7 +128,7 @@ def test_what_was_counted_stays_counted_when_it_is_deleted(monkeypatch: pytest.M
 
     declined(story)
     Projector().run_once()
-    for _ in range(2):  # beside those that are gone, and among them
+    for _ in range(2):  # once beside the deleted ones, and once among them
         more = counts()
         assert more.statuses == StatusCounts(total=8, in_progress=0, completed=2, failed=6)
         assert [(each.reason_name, each.count, each.newest_id) for each in more.failures] == [
@@ -178,7 +178,7 @@ def test_samples_of_a_run_are_kept_up_to_its_newest() -> None:
         for _ in range(4):
             story.wait(600_000).sampled()
     Projector().run_once()
-    grow_old_by(Sample, "at", LONG_AGO)  # all of them: runs ended long ago
+    grow_old_by(Sample, "at", LONG_AGO)  # all of them: the runs ended long ago
     limits.change(kind=Kind.METRICS, keep=timedelta(minutes=30), requester="ada", reason="disk")
     assert Sample.objects.count() == 8
 
@@ -196,7 +196,7 @@ def test_a_run_that_goes_on_keeps_samples_for_as_long_as_was_chosen() -> None:
         story.wait(2_400_000).sampled()
         Projector().run_once()
 
-    assert Sample.objects.count() == 5  # of 0, 40, 80, 120, 160 min before the newest; not of 200
+    assert Sample.objects.count() == 5  # at 0, 40, 80, 120, 160 min before the newest; not at 200
 
 
 def test_alerts_that_fire_stay_and_old_tests_go() -> None:
@@ -295,7 +295,7 @@ class Counts:
 
 
 def counts() -> Counts:
-    """What programs and monitors are told of the run of `counted_story`."""
+    """Returns the counts of `counted_story`'s run as programs and monitors get them."""
     run = Run.objects.get(run_id="flights-1")
     [seen] = [each.run for each in observed().pipelines if each.name == "flights"]
     told = statistics_of(run.run_id)
@@ -313,7 +313,7 @@ def counts() -> Counts:
 
 
 def counted_story() -> Story:
-    """Five checkpoints that failed, one of them without an id, one that is gone, and the rest."""
+    """Makes five failed checkpoints, one of them without an id, a deleted one, and the rest."""
     story = Story(new_run()).started().completed().completed().slot_killed()
     story.tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1)))
     for _ in range(3):

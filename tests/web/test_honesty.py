@@ -1,4 +1,4 @@
-"""No page claims more than is known: who made its numbers and fell silent is named, on each."""
+"""No page claims more than is known: each page names the silent process that made its figures."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -31,8 +31,7 @@ from tests.web.watched import listener, progress, report
 pytestmark = pytest.mark.usefixtures("site")
 
 SILENT_FOR = timedelta(seconds=8.5)
-"""Later than a process of a busy machine may be, and sooner than the ten seconds in which it is
-told."""
+"""Longer than a busy process may be silent, but less than the ten seconds until a page says so."""
 
 SILENT = (
     "The pages may be out of date. The projector, which turns reports of running pipelines into"
@@ -142,7 +141,7 @@ def test_a_page_asks_again_when_the_first_of_them_would_be_late(
 
 
 def last_seen(at: datetime) -> None:
-    """A run with all that pages are made of, and then silence of all who made it."""
+    """Makes a run with everything that pages show; all its writers are silent since `at`."""
     run = new_run()
     path = run_directory(run).path / "savepoint"
     path.mkdir(parents=True)
@@ -153,7 +152,7 @@ def last_seen(at: datetime) -> None:
     clock.now_ms = round(at.timestamp() * 1000)
     story.sampled()
     Projector().run_once()
-    type(run).objects.update(last_event_at=at)  # as told, without the rounding
+    type(run).objects.update(last_event_at=at)  # exactly, without the rounding
     ended_game_days(run)
     of_it = {"pipeline": run.pipeline}
     Incident.objects.create(cause=Cause.SLOT_LOST, opened_at=at, last_at=at, **of_it)
@@ -185,14 +184,14 @@ def last_seen(at: datetime) -> None:
 
 
 def heard_again(at: datetime) -> None:
-    """Of projector and worker; the driver stays silent."""
+    """Records signs of life of projector and worker; the driver stays silent."""
     for name in HeartbeatName:
         Heartbeat.objects.update_or_create(name=name, defaults={"at": at, "pid": 1, "note": ""})
     Evaluation.objects.update_or_create(defaults={"at": at})
 
 
 def read(client: Client, name: str, *, is_whole: bool = False) -> str:
-    """The parts that an open page fetches again; or the page as it is opened."""
+    """Returns the parts that an open page fetches again, or with `is_whole` the whole page."""
     regions = address_of(LIVE[name])
     return text_of(client, regions.removesuffix("regions/") if is_whole else regions)
 

@@ -1,7 +1,7 @@
-"""A driver that hangs is shown, killed or fenced off, and replaced; one that lives is left alone.
+"""A hung driver is shown, killed or fenced off, and replaced; a live one is left alone.
 
-Drivers are real processes with real leases, journals and signs of life, without Spark. Rounds of
-supervision are made by hand, and their clock is the test's.
+Drivers are real processes with real leases, journals and signs of life, without Spark. The tests
+run the rounds of supervision themselves, with their own clock.
 """
 
 import os
@@ -44,12 +44,12 @@ FAKE_DRIVER = Path(__file__).with_name("fake_driver.py")
 ROOT = Path(__file__).parents[2]
 STEP_S = 60.0
 ROUND_MS = 2_000.0
-ROUNDS_TO_REPLACE = 11  # of 2 s, with the default of 20 s: the first one begins to count
+ROUNDS_TO_REPLACE = 11  # of 2 s, with the default of 20 s: the first one starts the count
 EXIT_LEASE_HELD = 3
 
 
 class Rounds:
-    """Of supervision over one run, 2 s apart by its own clock."""
+    """Rounds of supervision over one run, 2 s apart by its own clock."""
 
     def __init__(self, run: Run) -> None:
         self.now_ms = 0.0
@@ -186,7 +186,7 @@ def test_a_driver_of_a_version_without_signs_is_left_alone(run: Run, rounds: Rou
 def test_a_driver_that_has_lost_no_sign_of_its_slots_waits_for_their_timeout(
     run: Run, rounds: Rounds
 ) -> None:
-    """Where it cannot be killed, its slots must have ended themselves by then."""
+    """If the driver cannot be killed, its slots must have ended themselves by then."""
     run.settings = {"heartbeat.driver-timeout": "3 s", "heartbeat.timeout": "1 min"}
     owner = msgspec.structs.replace(Owner.this_process(), epoch=1)
     watches = DriverWatches(lambda: rounds.now_ms)
@@ -270,7 +270,7 @@ def test_two_workers_that_find_the_same_driver_hung_start_one(
 
 @contextmanager
 def driver_elsewhere(run: Run) -> Iterator[subprocess.Popen[bytes]]:
-    """As if on a machine that shares the directory: no process id of it means anything here."""
+    """Starts a driver as if on another machine, whose process ids mean nothing here."""
     directory = run_directory(run)
     directory.path.mkdir(parents=True, exist_ok=True)
     spec = msgspec.json.encode(launcher._spec(run))
@@ -286,7 +286,7 @@ def driver_elsewhere(run: Run) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def driver_of(run: Run, *, other_than: int = 0) -> psutil.Process:
-    """Once it has given a sign of life and has begun its work."""
+    """Returns the run's driver once it has given a sign of life and begun its work."""
     directory = run_directory(run)
 
     def is_up() -> bool:

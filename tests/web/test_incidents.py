@@ -1,4 +1,4 @@
-"""Incidents: one per pipeline and cause, from the first sign until the pipeline shows it works."""
+"""Incidents: one per pipeline and cause, from the first sign until the pipeline works again."""
 
 import random
 import re

@@ -1,4 +1,4 @@
-"""What commands share: they need an installation, begin quickly, and give way to a program."""
+"""Rules for all commands: they need an installation, start quickly, and hand over to a program."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ def test_no_command_imports_all_pages_to_begin() -> None:
 
 @pytest.mark.slow
 def test_a_program_takes_the_place_of_its_command_so_that_signals_reach_it(tmp_path: Path) -> None:
-    """Its exit status is that of the command, too."""
+    """The program's exit status is also that of the command."""
     (tmp_path / "teller.py").write_text(
         "import os, sys\nprint(os.getpid(), sys.argv[1:])\nsys.exit(3)\n"
     )

@@ -1,4 +1,4 @@
-"""The bytes that Flink's Java client reads: of the class it knows, with lengths that fit."""
+"""The bytes that Flink's Java client reads: the class it knows, with correct lengths."""
 
 import base64
 
@@ -7,7 +7,7 @@ import pytest
 from ftdash.api.flink.names import serialized_throwable
 
 VERSIONED_CLASS = b"SerializedThrowable" + (7284183123441947635).to_bytes(8, "big")
-"""A client with another serialVersionUID refuses the stream, and asks for a minute in vain."""
+"""A client with another serialVersionUID refuses the stream, and retries in vain for a minute."""
 
 
 @pytest.mark.parametrize(

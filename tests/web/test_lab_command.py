@@ -1,4 +1,4 @@
-"""`manage.py lab`: what it passes on, and what it refuses."""
+"""`manage.py lab`: the options that it passes on, and those that it refuses."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A lab that a person asked for: one at a time, in its own process, and its end is reported."""
+"""Labs that people ask for: one at a time, each in its own process, and its end is reported."""
 
 import sys
 from datetime import timedelta
@@ -26,7 +26,7 @@ REPORT = report(mode("exactly-once"), mode("acked", acker_ids=30_000))
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands of the keepers that were started; none of them lives."""
+    """Returns the commands of the keepers that were started; none of these processes exists."""
     commands: list[list[str]] = []
 
     class NoProcess:
@@ -190,7 +190,7 @@ def running(keeper: Owner) -> None:
 
 
 def program(code: str, *, said: bytes = b"") -> list[str]:
-    """A lab that runs `code`, and then says its report."""
+    """Returns the command of a lab that runs `code` and then prints its report."""
     return [sys.executable, "-c", f"{code}\nprint({said.decode()!r})"]
 
 

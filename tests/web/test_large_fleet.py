@@ -1,4 +1,4 @@
-"""The page of all pipelines with many of them: found, filtered, grouped, sorted, in few queries."""
+"""The page of all pipelines, with many: searched, filtered, grouped, sorted, in few queries."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def test_more_pipelines_need_no_more_queries() -> None:
 
 
 def test_pipelines_whose_samples_are_old_need_no_more_queries() -> None:
-    """They have fallen silent one after the other, or report other things than samples."""
+    """Some fell silent one after the other, or report events other than samples."""
     fleet(FEW)
     few = queries_of_fleet(FEW)
     for number, sample in enumerate(Sample.objects.order_by("pk")):
@@ -117,7 +117,7 @@ def test_postgresql_gives_the_answers_of_sqlite(postgres: "PostgresServer", tmp_
 
 
 def pulses_of_fleet() -> dict[str, Any]:
-    """Of the pipelines of one seed, by name."""
+    """Returns the pulses of the pipelines of one seed, by name."""
     fleet(FEW)
     shown = queries.fleet().pipelines
     return {each.name: asdict(each.pulse) for each in shown if each.pulse}
@@ -139,7 +139,7 @@ def queries_of_fleet(count: int) -> int:
 def test_more_pipelines_incidents_and_alerts_need_no_more_queries_for_an_answer(
     operator: Client, address: str, queries_max: int
 ) -> None:
-    """With all loads: the projector and each run have just reported."""
+    """Includes all loads: the projector and each run have just reported."""
     for name in HeartbeatName:
         Heartbeat.objects.create(name=name, at=timezone.now(), pid=1)
     alerting(fleet(FEW))
@@ -150,7 +150,7 @@ def test_more_pipelines_incidents_and_alerts_need_no_more_queries_for_an_answer(
 
 
 def alerting(pipelines: list[Pipeline]) -> None:
-    """An alert for each incident, which explains it."""
+    """Makes an alert for each incident, which explains it."""
     now = timezone.now()
     Alert.objects.bulk_create(
         [
@@ -178,7 +178,7 @@ def queries_of(client: Client, address: str) -> int:
 
 @pytest.fixture
 def many(site: object) -> int:
-    """One in 25 has failed; three have labels."""
+    """Makes a fleet in which one in 25 has failed and three have labels."""
     for name in HeartbeatName:
         Heartbeat.objects.create(name=name, at=timezone.now(), pid=1)
     fleet(MANY)
@@ -270,7 +270,7 @@ def test_one_cause_is_one_line_and_the_address_keeps_the_choice(operator: Client
     page = text_of(operator, "/?q=payments&state=RUNNING&group=state&sort=-restarts")
     notices = re.findall(r'data-incident="system-away"', text_of(operator, "/"))
 
-    assert '<input type="search" name="q" value="payments"' in page  # the key / goes there
+    assert '<input type="search" name="q" value="payments"' in page  # the key / focuses it
     assert re.search(r'<option value="RUNNING" selected>', page)
     assert 'aria-sort="descending"' in page
     assert re.search(r'id="sort-state" href="\?q=payments&amp;state=RUNNING&amp;group=state', page)
@@ -301,8 +301,10 @@ def test_an_admin_labels_a_pipeline_and_an_operator_may_not(
 
 @pytest.mark.usefixtures("many")
 def test_the_page_of_all_pipelines_takes_little_time(operator: Client) -> None:
-    """Processor time; a fifth of 500 pipelines' budget. The least of five: beside other programs,
-    the same work takes more of it."""
+    """Measures processor time; the limit is a fifth of the budget of 500 pipelines.
+
+    Takes the least of five, because the same work takes longer beside other programs.
+    """
     operator.get("/")
     took_s = []
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""The page of a pipeline's logs: found, filtered, linked, followed."""
+"""The page of a pipeline's logs: searched, filtered, linked, followed."""
 
 import re
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The metrics page: each operator's load in words, what holds it up, and charts of it."""
+"""The metrics page: each operator's load in words, the bottleneck, and charts of it."""
 
 import html
 import re
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("site")
 
 @pytest.fixture(autouse=True)
 def patience(settings: Any) -> None:
-    """What a test has told must not grow stale while a slow machine gets round to asking."""
+    """Keeps the test's reports from going stale while a slow machine takes its time."""
     settings.SILENT_AFTER_S = 120.0
 
 
@@ -46,7 +46,7 @@ def test_each_operator_is_shown_with_its_load_throughput_and_watermark(operator:
 
     page = words_of(operator)
 
-    assert "No operator holds others up" not in page  # one tenth of the time is
+    assert "No operator holds others up" not in page  # one does, a tenth of the time
     for shown in (
         "join 50 % busy, 10 % backpressured, 40 % idle join[0] 50 % 4.00 k/s 320 kB/s",
         " 4.00 k/s 360 kB/s 6 600 B takes 400 ms; up to 20.0 kB per channel 2.00 kB 2013-01-01",
@@ -54,7 +54,7 @@ def test_each_operator_is_shown_with_its_load_throughput_and_watermark(operator:
         "join[1] 50 % 10 % 40 % 2.00 k/s 2,000 2.00 k/s 2,000",
     ):
         assert shown in page
-    assert page.count("not read yet") == 1  # what others have not read is not known
+    assert page.count("not read yet") == 1  # for other operators, unread records are unknown
 
 
 def test_a_page_before_the_first_sample_says_so(operator: Client) -> None:
@@ -234,7 +234,7 @@ def test_a_trend_is_thinned_out_and_keeps_the_newest_sample() -> None:
     assert newest is not None
     assert max(len(moments) for moments in found.values()) <= TREND_POINTS_MAX
     assert found["join"][-1].at == newest.at
-    assert found["join"][-1].records_in_per_s == pytest.approx(20)  # of both subtasks
+    assert found["join"][-1].records_in_per_s == pytest.approx(20)  # the sum of both subtasks
 
 
 def test_a_trend_has_no_rate_across_a_restart() -> None:

@@ -94,7 +94,7 @@ def test_the_panels_of_the_board_have_a_title_a_unit_and_a_place_of_their_own() 
 
 
 def left_over_by(expression: str) -> set[str]:
-    """An aggregation keeps what it is `by`; else everything of the metric stays."""
+    """Returns the labels left by an aggregation: those in `by`, else all of the metric."""
     kept = re.search(r"\bby \(([^)]*)\)", expression)
     if kept:
         return set(re.findall(r"\w+", kept.group(1)))
@@ -119,7 +119,7 @@ def board() -> Any:
 
 
 def served() -> dict[str, set[str]]:
-    """By name, its labels, and those that a scraper adds to all."""
+    """Returns the labels of each metric, with those that a scraper adds to all."""
     lines = [line for line in NAMES.read_text().splitlines() if not line.startswith("#")]
     return {
         name: {*labels.split(","), "job", "instance"} for name, _, labels in map(str.split, lines)

@@ -1,4 +1,4 @@
-"""`ftdash new`: the project that it makes passes its test, and its pipeline can be started."""
+"""`ftdash new`: the new project passes its test, and its pipeline can be started."""
 
 import json
 import subprocess

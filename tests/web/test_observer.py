@@ -1,4 +1,4 @@
-"""What `demo --check` takes for a recovery: a newer attempt that has completed a checkpoint."""
+"""`demo --check` counts a newer attempt with a completed checkpoint as a recovery."""
 
 import pytest
 

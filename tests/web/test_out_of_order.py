@@ -1,4 +1,4 @@
-"""What is said when no page can be made: whose fault it is, and that pipelines go on."""
+"""The answer when no page can be made: whose fault it is, and that the pipelines continue."""
 
 import pytest
 from django.db import OperationalError
@@ -22,7 +22,7 @@ def test_a_page_that_cannot_be_made_says_why_and_that_pipelines_go_on(
     def fails(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("django.contrib.auth.middleware.get_user", fails)  # the first to look
+    monkeypatch.setattr("django.contrib.auth.middleware.get_user", fails)  # the first reader
     monkeypatch.setattr(queries, "fleet", fails)
     client.raise_request_exception = False
 

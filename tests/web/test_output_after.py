@@ -1,6 +1,6 @@
-"""How many rows a restore or a new start sets aside, by the ledgers of the runs between.
+"""The number of rows that a restore or a new start sets aside, by the ledgers of the runs between.
 
-What the ledgers no longer hold is not known.
+Rows that the ledgers no longer list are unknown.
 """
 
 import pytest
@@ -80,7 +80,7 @@ def test_more_than_the_ledger_still_holds_is_said_to_be_more(
 
 
 def run_of(run: Run, *, committed: int, prepared: int = 0, first: int = 1) -> Run:
-    """Checkpoint `n` gives `3 * n` rows."""
+    """Makes a run in which checkpoint `n` gives `3 * n` rows."""
     story = Story(run).started()
     story.next_checkpoint = CheckpointId(first)
     for number in range(first, first + committed):

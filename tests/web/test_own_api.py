@@ -1,4 +1,4 @@
-"""Our own interface: described, guarded, and answering what the pages say."""
+"""Our own interface: described, guarded, and with the same answers as the pages."""
 
 import json
 from typing import Any

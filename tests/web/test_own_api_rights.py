@@ -1,4 +1,4 @@
-"""Who may do what over our own interface: each address that is described, asked by each caller."""
+"""The rights in our own interface: every described address, called by each kind of caller."""
 
 import json
 from collections.abc import Callable
@@ -79,7 +79,7 @@ NEEDED = {
     "people/{person}/deactivate": IN_PERSON,
     "people/{person}/reactivate": IN_PERSON,
 }
-"""What each address that changes something asks for; one that is new has to be decided about."""
+"""The right that each changing address requires. A new address needs an entry here."""
 
 EVERYTHING = {ACT, CONFIGURE, IN_PERSON}
 CALLERS: dict[str, tuple[Callable[[], Client], set[str]]] = {
@@ -95,7 +95,7 @@ CALLERS: dict[str, tuple[Callable[[], Client], set[str]]] = {
     ),
 }
 ANSWERED = {200, 202, 404, 422}
-"""Whatever becomes of it: the caller was let in."""
+"""Whatever the result, the caller was let in."""
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +159,7 @@ def test_nothing_is_answered_without_a_token_or_session(header: str | None) -> N
         for method in ("get", "post", "put", "delete"):
             answer = getattr(client, method)(address_of(pattern))
 
-            # A method that is not offered is refused before the caller is asked who they are.
+            # A method that is not offered is refused before the caller has to identify itself.
             assert answer.status_code in (401, 405, 429), (pattern.name, method)
             if answer.status_code != 405:
                 assert list(answer.json()) == ["errors"]
@@ -198,7 +198,7 @@ def test_a_token_that_may_not_is_told_what_may(scope: TokenScope, route: str, wo
 
 
 def routes() -> dict[str, set[str]]:
-    """Each address that is described, without what they have in common, with its methods."""
+    """Returns each described address, without the common prefix, with its methods."""
     paths = description()["paths"]
     return {path.removeprefix("/api/"): set(methods) for path, methods in paths.items()}
 

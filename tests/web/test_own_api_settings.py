@@ -1,4 +1,4 @@
-"""Settings over our own interface: what the pages change, by the same services, and as logged."""
+"""Settings through our own interface: changed by the services of the pages, and logged alike."""
 
 import json
 from datetime import timedelta
@@ -35,7 +35,7 @@ CHOSEN = "correct horse battery"
 
 @pytest.fixture(autouse=True)
 def _only_what_a_test_makes(site: Path) -> None:
-    """A new installation has rules, and wrong tokens are counted between tests."""
+    """Deletes the rules of a new installation, and the count of wrong tokens from other tests."""
     AlertRule.objects.all().delete()
     cache.clear()
 

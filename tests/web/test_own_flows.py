@@ -1,4 +1,4 @@
-"""Pipelines of other packages: their start form, and what a person sees of one that is broken."""
+"""Pipelines of other packages: their start form, and the pages of a broken one."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Packages are deleted when nothing names them, and stay otherwise."""
+"""Packages are deleted once no row names them, and stay otherwise."""
 
 import getpass
 import os

@@ -1,4 +1,4 @@
-"""The handler of all requests: few threads that stay, and no request holds up another."""
+"""The handler of all requests: a few permanent threads, and no request holds up another."""
 
 import asyncio
 import threading
@@ -128,8 +128,10 @@ def test_a_view_that_fails_is_answered_with_an_error_and_frees_its_thread(
 
 
 async def answered_beside(handler: PageHandler, taken: list[ApplicationCommunicator]) -> bytes:
-    """The answer of a view where all threads but one wait, and of what the others had before some
-    is left on the first alone."""
+    """Leaves earlier requests on the first thread alone, and holds up all threads but one.
+
+    Returns the answer of a view in that state.
+    """
     for number, each in enumerate(taken):
         if number % THREADS:
             await leave(each)
@@ -149,7 +151,7 @@ async def leave(each: ApplicationCommunicator) -> None:
 
 
 def opened(handler: PageHandler, address: str) -> ApplicationCommunicator:
-    """A request of which nothing but the head is there."""
+    """Opens a request of which only the head has arrived."""
     scope: dict[str, Any] = {
         "type": "http",
         "http_version": "1.1",

@@ -1,7 +1,7 @@
 """Every page as a person meets it: at a desk and on a phone, in light and in dark.
 
-The pages are found as a person finds them, by links from the first one on; the table of addresses
-says whether one was forgotten.
+The test finds the pages as a person does, by links from the first one on. The table of addresses
+shows whether it missed one.
 """
 
 import html
@@ -61,7 +61,7 @@ FILLED = {
     "lab": ("A promise was broken", "exactly-once-unaligned"),
     "state-in-rows": ("app_id", "20 rows"),
 }
-"""What stands on pages that are not looked at while they are empty."""
+"""Text on pages that are not checked while they are empty."""
 
 WIDTHS = {
     "desk": ViewportSize(width=1440, height=900),
@@ -80,7 +80,7 @@ Rules = dict[str, object]
 STANDARDS: Rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
 BUT_COLOURS: Rules = STANDARDS | {"rules": {"color-contrast": {"enabled": False}}}
 COLOURS: Rules = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
-WITH_MOMENTS = {  # and where on the page
+WITH_MOMENTS = {  # with the place on the page
     "compare-savepoints": ".facts",
     "savepoint-state": ".facts",
     "savepoint": "#shelf-life",
@@ -91,9 +91,9 @@ SHOWN_FOR = {
     "reset-factor": "reset-password",
     "switch-on": "switch-off",
 }
-"""What nothing here can be done with, by what can: both forms are of the same."""
+"""Actions that nothing here allows, each with one whose form is on the same object."""
 
-WITH_SENTENCES = {  # that hold moments, by address or the page's name
+WITH_SENTENCES = {  # sentences that contain moments, by address or the page's name
     "act": "main option",
     "compare-savepoints": "main option",
     "settings": "#region-log small",
@@ -137,7 +137,7 @@ ARE_IN_SIGHT = """(table) => {
 SIDEWAYS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 FITS = f"""() => !({SIDEWAYS}) && [...document.querySelectorAll(".plot svg.main-svg")].every(
   (drawing) => drawing.clientWidth <= drawing.closest(".plot").clientWidth)"""
-"""Charts are drawn again a moment after the window has become narrower."""
+"""Charts are redrawn a moment after the window has become narrower."""
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def reached(signed_in: BrowserContext) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """`said`: its complaints so far."""
+    """`said` collects its complaints so far."""
 
     page: Page
     said: list[str]
@@ -166,7 +166,7 @@ class Opened:
 def opened(
     request: pytest.FixtureRequest, signed_in: BrowserContext, reached: dict[str, str]
 ) -> Iterator[Opened]:
-    """Each page is loaded once for all tests that look at every page."""
+    """Loads each page once for all tests that look at every page."""
     page = signed_in.new_page()
     page.emulate_media(reduced_motion="reduce")
     page.add_init_script(WALKING)
@@ -195,9 +195,11 @@ def test_links_lead_to_every_page(reached: dict[str, str]) -> None:
 
 
 def test_a_page_is_clean_whole_and_for_everybody(opened: Opened) -> None:
-    """Nothing in the console, nothing that scrolls the page sideways or is cut off, nothing that
-    axe finds against WCAG 2.1 AA, and nothing that only a pointer scrolls. At a desk, in both
-    colour schemes, and then in a window as narrow as a phone."""
+    """Checks the page at a desk, in both colour schemes, and then in a window as narrow as a phone.
+
+    Nothing appears in the console, scrolls sideways, is cut off, violates WCAG 2.1 AA by axe's
+    rules, or scrolls only by a pointer.
+    """
     page = opened.page
     page.emulate_media(color_scheme="dark")
     assert objections(page, COLOURS) == ""
@@ -205,7 +207,7 @@ def test_a_page_is_clean_whole_and_for_everybody(opened: Opened) -> None:
     for width, size in WIDTHS.items():
         page.set_viewport_size(size)
         page.wait_for_function(FITS, timeout=PATIENCE_MS)
-        rules = STANDARDS if width == "desk" else BUT_COLOURS  # which are those of the desk
+        rules = STANDARDS if width == "desk" else BUT_COLOURS  # the colours are those of the desk
         assert objections(page, rules) == "", width
         assert not page.evaluate(SIDEWAYS), width
         assert cut_off(page) == [], width
@@ -215,7 +217,7 @@ def test_a_page_is_clean_whole_and_for_everybody(opened: Opened) -> None:
 
 
 def test_a_page_is_used_with_keys_alone(opened: Opened) -> None:
-    """All that can be opened is open, and nothing is replaced while it is walked through."""
+    """Everything that opens is open, and nothing is replaced during the walk."""
     page = opened.page
     page.set_viewport_size(WIDTHS["desk"])
     page.wait_for_function(FITS, timeout=PATIENCE_MS)
@@ -297,7 +299,7 @@ def test_moments_are_typed_in_the_viewers_zone_and_asked_for_in_utc(
     page.fill("#id_since", typed)
     expect(page.locator("#id_since_helptext")).to_have_text(f"{zone}; {utc} UTC")
 
-    for _ in range(2):  # the second time as it came back
+    for _ in range(2):  # the second time with the value that came back
         with page.expect_navigation():
             page.locator("main form [type=submit]").click()
 
@@ -311,7 +313,7 @@ def test_moments_are_typed_in_the_viewers_zone_and_asked_for_in_utc(
 def test_the_table_of_all_pipelines_is_whole_at_a_desk(
     signed_in: BrowserContext, width: int
 ) -> None:
-    """However long the name of the operator is that holds others up."""
+    """Holds for any length of the name of the operator that holds others up."""
     page = signed_in.new_page()
     page.set_viewport_size({"width": width, "height": 900})
 
@@ -326,7 +328,7 @@ def test_the_table_of_all_pipelines_is_whole_at_a_desk(
 def test_what_happened_is_read_on_a_phone_without_scrolling_sideways(
     signed_in: BrowserContext, reached: dict[str, str], name: str
 ) -> None:
-    """Right behind when it did, whichever day that was."""
+    """The event is beside its time, even if the time shows another day."""
     page = page_that_stays(signed_in, reached[name])
     page.set_viewport_size(WIDTHS["phone"])
     table = page.locator(f"{TOLD_IN[name]} .scroll table")
@@ -342,7 +344,7 @@ def test_what_happened_is_read_on_a_phone_without_scrolling_sideways(
 def test_charts_in_a_window_of_another_width_are_as_if_loaded_in_it(
     signed_in: BrowserContext, reached: dict[str, str], name: str
 ) -> None:
-    """Where no news comes with which they would be drawn again, as when the connection is cut."""
+    """Charts adapt even if no news arrives to redraw them, as when the connection is cut."""
     page = signed_in.new_page()
     sizes = {}
     for width, size in WIDTHS.items():
@@ -379,8 +381,10 @@ def test_an_open_dialog_is_whole_and_for_everybody(signed_in: BrowserContext) ->
 def test_every_form_that_acts_is_clean_whole_and_for_everybody(
     signed_in: BrowserContext, reached: dict[str, str]
 ) -> None:
-    """On a phone in light, at a desk in dark; `act` and `settings-action` are above, too. What is
-    sent without a reason comes back with what it lacks, so each button reaches the server."""
+    """On a phone in light, at a desk in dark; `act` and `settings-action` are tested above, too.
+
+    A form sent without a reason comes back with the errors, so each button reaches the server.
+    """
     page = signed_in.new_page()
     said = complaints_of(page)
 
@@ -398,7 +402,7 @@ def test_every_form_that_acts_is_clean_whole_and_for_everybody(
         assert said == []
         page.locator("main form[method=post] [type=submit]").click()
         expect(page.locator("main .errorlist").first).to_be_visible()
-        said.clear()  # it was a refusal
+        said.clear()  # the refusal is expected
     page.close()
 
 
@@ -416,7 +420,7 @@ def test_the_way_in_is_clean(dashboard: Site, browser: Browser, width: str) -> N
 
 
 def page_that_stays(signed_in: BrowserContext, address: str) -> Page:
-    """As it has come, with its parts; nothing is replaced afterwards."""
+    """Opens a page with its parts; nothing is replaced afterwards."""
     page = signed_in.new_page()
     page.set_viewport_size(WIDTHS["desk"])
     page.emulate_media(reduced_motion="reduce")
@@ -432,7 +436,7 @@ def action_of(address: str) -> str:
 
 
 def forms(signed_in: APIRequestContext, reached: dict[str, str]) -> list[str]:
-    """An address of the form of each action."""
+    """Returns an address for the form of each action."""
     found = [f"/pipelines/flight_delays/{action}/" for action in ACTIONS]
     links = "".join(signed_in.get(reached[page]).text() for page in ("settings", "alerts"))
     for action in settings_page.ACTIONS:

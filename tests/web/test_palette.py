@@ -1,4 +1,4 @@
-"""The command palette: what it finds, and for whom."""
+"""The command palette: its results, by the rights of the user."""
 
 import re
 

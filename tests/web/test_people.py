@@ -1,4 +1,4 @@
-"""People: invited with a password that opens once, given roles, shut out; an admin always stays."""
+"""Users: invited with a one-time password, given roles, shut out; one admin always remains."""
 
 from collections.abc import Callable
 
@@ -126,7 +126,7 @@ def test_who_is_deactivated_is_out_at_once_and_comes_back_with_a_new_password() 
 @pytest.mark.parametrize("change", AGAINST_THE_LAST_ADMIN)
 def test_the_last_admin_stays(change: str) -> None:
     admin_user("ada")
-    invited("eve", Role.ADMIN)  # has not signed in yet: nobody to rely on
+    invited("eve", Role.ADMIN)  # has not signed in yet, so does not count as an admin
     gone = admin_user("gone")
     gone.is_active = False
     gone.save()

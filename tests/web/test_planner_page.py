@@ -1,4 +1,4 @@
-"""The planner page: advice and estimates from what was measured, or what a person presumes."""
+"""The planner page: advice and estimates from measurements or from a person's assumptions."""
 
 import re
 from datetime import timedelta
@@ -90,7 +90,7 @@ def test_failures_that_are_not_kept_any_more_do_not_make_the_others_look_rarer()
     assert old is not None
     Recovery.objects.filter(pk=old.pk).update(at=now - timedelta(days=150))
 
-    for _ in range(2):  # before it is deleted, and after
+    for _ in range(2):  # before the checkpoint is deleted, and after
         facts = planning_facts("flights")
         assert facts is not None
         assert facts.failures is not None
@@ -195,11 +195,11 @@ def test_an_open_tab_takes_in_every_region_of_the_page(operator: Client) -> None
     whole, regions = text_of(operator), text_of(operator, address=PAGE + "regions/")
 
     assert region_ids(whole) == region_ids(regions)
-    assert "<form" not in regions  # nothing is swapped under who is typing
+    assert "<form" not in regions  # a refresh replaces nothing that a user is typing in
 
 
 def measured_story() -> Story:
-    """An hour with three checkpoints, a failure behind the first, and a burst at the end."""
+    """Makes an hour with three checkpoints, a failure after the first, and a burst at the end."""
     story = Story(new_run(settings=PERIODIC), ago(3_601_000)).started().completed().slot_killed()
     story.wait(1_800_000).completed().wait(1_800_000).completed()
     return story.sampled(1_000.0).sampled(4_000.0).sampled(1_000.0)

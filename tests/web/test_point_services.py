@@ -1,4 +1,4 @@
-"""Restores, preflights and disposals: what is refused, what is stored, and what is deleted."""
+"""Restores, preflights and disposals: refusals, stored requests, and deletions."""
 
 import shutil
 from collections.abc import Callable
@@ -44,7 +44,7 @@ FLOW = "page_view_count"
 
 @pytest.fixture(autouse=True)
 def published(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Messages that went to the broker."""
+    """Returns the messages that went to the broker."""
     settings.JOBS_ROOT = tmp_path / "jobs"
     return catch_errands(monkeypatch)
 
@@ -335,7 +335,7 @@ def test_the_preflight_knows_that_a_run_has_failed_of_output_that_the_point_coun
 
     verdict: Verdict = point_services.preflight(Restore(pipeline=NAME, path=path))
 
-    assert verdict.is_possible  # a person may have brought it back
+    assert verdict.is_possible  # a person may have restored that output
     assert f"It was refused before. {lost}" in [finding.text for finding in verdict.findings]
 
 
@@ -347,7 +347,7 @@ def test_a_page_has_a_worker_read_the_point_and_is_told_how_far_it_is(
     django_capture_on_commit_callbacks: Callable,
 ) -> None:
     path = point(data)
-    monkeypatch.setattr(comparisons, "STEP_S", 0.0)  # a file at a time
+    monkeypatch.setattr(comparisons, "STEP_S", 0.0)  # one file per step
     with django_capture_on_commit_callbacks(execute=True):
         point_services.begin_inspection(path)
         point_services.begin_inspection(path)
@@ -356,11 +356,11 @@ def test_a_page_has_a_worker_read_the_point_and_is_told_how_far_it_is(
     tasks.inspect_point(row.pk)
     halfway = point_services.inspection_of(path)
     tasks.inspect_point(row.pk)
-    tasks.inspect_point(row.pk)  # a message that came twice
+    tasks.inspect_point(row.pk)  # as for a message delivered twice
     whole = point_services.inspection_of(path)
 
     asked = (tasks.inspect_point.name, row.pk)
-    assert published == [asked, asked]  # one to begin, one to go on
+    assert published == [asked, asked]  # one message to begin, one to continue
     assert halfway is not None
     assert (halfway.files_read, halfway.files, halfway.ended_at) == (1, 2, None)
     assert whole is not None
@@ -378,7 +378,7 @@ def test_what_the_reading_found_refuses_a_restore_until_it_is_read_again(
     read_through(path)
 
     quick = Restore(pipeline=NAME, path=path, reads_files=False)
-    assert point_services.preflight(quick).is_possible  # nothing is missing or truncated
+    assert point_services.preflight(quick).is_possible  # no file is missing or truncated
     with pytest.raises(Rejected, match=f"{file.name} was altered"):
         point_services.restore(quick, **WHO)
     file.write_bytes(whole)
@@ -392,7 +392,7 @@ def test_a_reading_that_stopped_halfway_goes_on_when_somebody_looks(
     old: Run, data: Path, published: list, django_capture_on_commit_callbacks: Callable
 ) -> None:
     path = point(data)
-    point_services.begin_inspection(path)  # and the message is lost
+    point_services.begin_inspection(path)  # its message is lost
     with django_capture_on_commit_callbacks(execute=True):
         point_services.inspection_of(path)
     published_before = list(published)
@@ -542,7 +542,7 @@ def test_a_claimed_point_that_its_run_deleted_is_shown_as_discarded(old: Run, da
 
 
 def point(data: Path, *, home: str = NAME, **changes: object) -> str:
-    """A savepoint of the flow below the storage of the installation."""
+    """Writes a savepoint of the flow below the installation's storage."""
     root = Path(configuration.JOBS_ROOT)
     path = str(root / home / "savepoints" / "savepoint-views-1-7")
     publish_views(FileSystemCheckpointStore([str(root)]), path, data, **changes)  # type: ignore[arg-type]
@@ -550,7 +550,7 @@ def point(data: Path, *, home: str = NAME, **changes: object) -> str:
 
 
 def set_aside(run: Run, *, records: int) -> None:
-    """Some of what the source `events` gave, before the point."""
+    """Sets aside some of the records that the source `events` produced before the point."""
     directory = Path(configuration.JOBS_ROOT) / NAME / "quarantine" / "events"
     directory.mkdir(parents=True)
     lines = '{"record": "{}"}\n' * records
@@ -558,7 +558,7 @@ def set_aside(run: Run, *, records: int) -> None:
 
 
 def read_through(path: str) -> None:
-    """As a worker would, at once."""
+    """Reads all files of the point, as a worker would, at once."""
     point_services.begin_inspection(path)
     row = PointInspection.objects.get(path=path)
     while comparisons.go_on_inspecting(row.pk):

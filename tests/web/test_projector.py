@@ -1,4 +1,4 @@
-"""The projector: rows say what journals say, however often and from wherever they are read."""
+"""The projector: rows equal the journals, however often and from whichever position it reads."""
 
 import random
 from pathlib import Path
@@ -171,7 +171,7 @@ def test_rows_can_be_made_anew_from_the_journal() -> None:
     project(run)
     story.ended()
     project(Run.objects.select_related("pipeline").get(pk=run.pk))
-    new_run()  # the pipeline has gone on to another run meanwhile
+    new_run()  # the pipeline has meanwhile started another run
     before = rows_of(run)
     Checkpoint.objects.filter(run=run, checkpoint_id=2).update(state_bytes=1)
     Failure.objects.filter(run=run).delete()
@@ -207,7 +207,7 @@ def test_a_line_that_cannot_be_read_stops_its_run_visibly_and_no_other() -> None
     broken.refresh_from_db()
     sound.refresh_from_db()
     assert "line 6" in broken.projection_error
-    assert broken.status == "RUNNING"  # what came before the line was folded
+    assert broken.status == "RUNNING"  # the lines before the broken one were folded
     assert sound.projection_error == ""
     assert sound.last_sequence == 10
 
@@ -237,7 +237,7 @@ def test_what_a_lost_machine_took_from_the_journal_goes_from_the_rows_too(
     lines = journal.read_bytes().splitlines(keepends=True)
     kept = len(lines) // 2
 
-    journal.write_bytes(b"".join(lines[:kept]) + b'{"sequence": ')  # the last one is torn
+    journal.write_bytes(b"".join(lines[:kept]) + b'{"sequence": ')  # the last line is torn
     with JournalWriter(run_directory(run), run.run_id, SystemClock(), lambda *_: None) as writer:
         for number in range(lines_after):
             writer.append(FailureOccurred(cause=f"after it, {number}"), Attempt(1))
@@ -342,7 +342,7 @@ def test_a_journal_that_the_disk_does_not_give_is_read_later_and_holds_up_no_oth
         Story(run).started()
     journal = run_directory(away).journal_file
     hidden = journal.rename(journal.with_name("hidden"))
-    journal.mkdir()  # reading it is an error of the system, as of a disk that fails
+    journal.mkdir()  # reading it raises a system error, as with a failing disk
 
     Projector().run_once()
     seen = [Run.objects.get(pk=run.pk).last_sequence for run in (away, sound)]
@@ -611,7 +611,7 @@ def test_samples_are_kept_for_a_bounded_time(settings) -> None:
 
     Projector().run_once()
 
-    assert Sample.objects.filter(run=run).count() == 11  # both ends included
+    assert Sample.objects.filter(run=run).count() == 11  # both ends are included
 
 
 def test_samples_are_kept_of_a_bounded_number_of_runs(settings) -> None:
@@ -672,7 +672,7 @@ def test_the_projector_gives_a_sign_of_life_and_says_what_is_wrong() -> None:
 
 
 def long_story(run: Run) -> Story:
-    """One of everything; two runs told it have the same rows but for names and times."""
+    """Tells one of everything. The rows of two such runs differ only in names and times."""
     story = Story(run)
     story.clock.now_ms = 1_760_000_000_000
     story.started().sampled().completed().completed().slot_killed().sampled(2000.0)

@@ -1,4 +1,4 @@
-"""GET /metrics: the names, types and labels of Flink, our own, and nothing that is not known."""
+"""GET /metrics: Flink's names, types and labels, our own metrics, and only known values."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -62,7 +62,7 @@ gauges, and its documents call these gauges."""
 ONLY_IN_THE_DOCUMENTS = {
     "flink_taskmanager_job_task_operator_pendingRecords": "the job's source did not tell it",
 }
-"""Of Flink's names, those that the job had no reason to serve."""
+"""Flink's names that the job had no reason to serve."""
 
 RUN = {"pipeline": "flights", "run": "flights-1"}
 JOIN = operator_id(Uid("join"))
@@ -75,7 +75,7 @@ pytestmark = pytest.mark.usefixtures("site")
 
 @pytest.fixture(autouse=True)
 def patience(settings: Any) -> None:
-    """What a test has told must not grow stale while a slow machine gets round to asking."""
+    """Keeps the test's reports from going stale while a slow machine takes its time."""
     settings.SILENT_AFTER_S = 120.0
 
 
@@ -243,7 +243,7 @@ def test_records_per_second_are_what_a_minute_of_one_attempt_has_added(operator:
     served = served_to(operator)
 
     rate = value(served, f"{TASK}numRecordsInPerSecond", task_name="join")
-    assert rate == pytest.approx(200)  # (10,000 - 6,000) / 20 s: the first one is too old
+    assert rate == pytest.approx(200)  # (10,000 - 6,000) / 20 s: the first sample is too old
     read = value(served, f"{TASK}numBytesInPerSecond", task_name="join")
     assert read == pytest.approx(200 * 80)
     assert value(served, f"{TASK}numBytesOut", task_name="join") == 900_000
@@ -417,13 +417,13 @@ def test_a_scrape_costs_few_queries(operator: Client, django_assert_max_num_quer
 
 
 def read_names(file: Path) -> dict[str, tuple[str, str]]:
-    """Type and labels by name."""
+    """Returns type and labels by name."""
     lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
     return {name: (kind, labels) for name, kind, labels in map(str.split, lines)}
 
 
 def eventful(run: Run) -> Story:
-    """Something of everything: a recovery, a failed checkpoint, refusals; then it runs on."""
+    """Tells one of everything: a recovery, a failed checkpoint, refusals; the run continues."""
     story = Story(run, ago(2_500)).started().completed().slot_killed().completed()
     story.triggered().tell(
         CheckpointFailed(
@@ -466,7 +466,7 @@ def text_of(client: Client) -> str:
 
 
 def served_to(client: Client) -> Served:
-    """By the name of the sample."""
+    """Returns the samples by name."""
     found: Served = {}
     for family in text_string_to_metric_families(text_of(client)):
         for each in family.samples:

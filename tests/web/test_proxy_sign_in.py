@@ -1,4 +1,4 @@
-"""A proxy that signs people in names them in a header, which counts from trusted proxies alone."""
+"""Sign-in by a proxy that names the user in a header, which counts only from trusted proxies."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_a_session_lasts_as_long_as_the_proxy_names_its_person() -> None:
     other = client.get("/settings/", headers=named("otto", "data"))
     assert other.context["user"].get_username() == "otto"
 
-    assert client.get("/").status_code == 302  # past the proxy
+    assert client.get("/").status_code == 302  # around the proxy
 
 
 def test_a_change_of_groups_counts_with_the_next_request() -> None:
@@ -111,7 +111,7 @@ def named(name: str, groups: str) -> dict[str, str]:
 
 
 def heard(peer: str, headers: dict[str, str]) -> dict[bytes, bytes]:
-    """The headers that the application gets of a request from that address."""
+    """Returns the headers that the application gets for a request from that address."""
     got: dict[bytes, bytes] = {}
 
     async def application(scope: Any, receive: Any, send: Callable[..., Any]) -> None:

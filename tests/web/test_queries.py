@@ -1,4 +1,4 @@
-"""Queries: complete, in order, and honest about how old and how sure they are."""
+"""Queries: complete, ordered, and honest about the age and certainty of their answers."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -286,7 +286,7 @@ def test_the_alignment_names_the_slowest_and_what_it_waited_for() -> None:
     newest = checkpoint_queries.alignment(run.run_id)
 
     assert newest is not None
-    assert newest.checkpoint.checkpoint_id == 1  # the newest that is complete
+    assert newest.checkpoint.checkpoint_id == 1  # the newest completed one
     assert [each.vertex for each in newest.subtasks][::2] == [
         "flights",
         "weather",

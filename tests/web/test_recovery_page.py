@@ -1,4 +1,4 @@
-"""The page of failures and recovery: what a person reads there, and that it is only text."""
+"""The page of failures and recovery: its text, and that this is nothing but text."""
 
 import html
 import re
@@ -109,7 +109,7 @@ def test_the_type_of_an_error_is_read_from_its_trace(trace: str, name: str) -> N
 
 
 def test_the_same_failure_is_listed_once_with_its_count(operator: Client) -> None:
-    """Numbers of processes and attempts do not make two of it; another cause does."""
+    """Process and attempt numbers do not make a different failure; another cause does."""
     story = Story(new_run()).started()
     for pid in range(4_700, 4_715):
         story.wait(1_000).tell(FailureOccurred(cause=f"Slot 1 (pid {pid}) is gone.", slot=1))
@@ -117,7 +117,7 @@ def test_the_same_failure_is_listed_once_with_its_count(operator: Client) -> Non
 
     for page in (PAGE, "/pipelines/flights/"):
         words = words_of(operator, page)
-        assert words.count("is gone. ") == 1  # the values of the chart have no space
+        assert words.count("is gone. ") == 1  # the values in the chart have no space
         assert "Slot 1 (pid 4714) is gone." in words
         assert re.search(r"15 times since .{5,40}, last .{1,20} ago", words)
         assert words.count("The disk is full.") >= 1
@@ -299,7 +299,7 @@ def test_what_would_be_read_again_is_one_number_on_one_page(operator: Client, si
 
     found = re.findall(r"(?i)about ([\d,]+) records", words_of(operator, PAGE))
 
-    assert len(found) == 3  # if it died now, why that point is recommended, and what it costs
+    assert len(found) == 3  # if it died now, why that point is recommended, and its cost
     assert len(set(found)) == 1
 
 

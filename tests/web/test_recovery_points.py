@@ -1,4 +1,4 @@
-"""How fit each recovery point is, by all that is on record, and which one is recommended."""
+"""The fitness of each recovery point by all records about it, and the recommended point."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_a_replay_and_its_time_rest_on_what_was_measured(site: Path) -> None:
 def test_what_was_read_behind_the_newest_checkpoint_is_read_again_too(
     site: Path, is_final: bool
 ) -> None:
-    """A run that fails long after its last checkpoint; what finishes has a point of its end."""
+    """A run fails long after its last checkpoint; a finished run has a point at its end."""
     story = Story(new_run()).started().sampled(1_000.0)
     for name in ("a", "b"):
         story.completed(path=written(site / name))

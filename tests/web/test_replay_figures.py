@@ -1,5 +1,7 @@
-"""What a failure now would cost, and what a restore would read again, are differences of positions:
-restarts, slow folds and late reports do not add to them, on any page and at any door."""
+"""The cost of a failure now, and the records that a restore would reread, are position differences.
+
+Restarts, slow folds and late reports do not add to them, on any page or in any interface.
+"""
 
 import random
 from pathlib import Path
@@ -35,7 +37,7 @@ def test_every_figure_is_what_was_read_behind_its_point(seed: int, tmp_path: Pat
             now += rng.randint(1, 50_000)
         elif act == "report":
             reached = told = max(reached, now)
-            rate = rng.choice([0.0, 3_000.0, 9e9])  # of no matter here
+            rate = rng.choice([0.0, 3_000.0, 9e9])  # has no effect
             story.tell(sample(rate, 10, reached, restored))
         elif act == "checkpoint":
             path = str(tmp_path / f"{len(points)}")

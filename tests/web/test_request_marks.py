@@ -1,4 +1,4 @@
-"""Marks of requests go when no process delivers those requests any more, and never before."""
+"""Marks of requests are deleted once no process delivers those requests any more, never before."""
 
 import os
 from datetime import timedelta
@@ -31,7 +31,7 @@ def test_the_mark_of_a_request_that_ended_long_ago_goes() -> None:
 
 @pytest.mark.parametrize("phase", OPEN_PHASES)
 def test_the_mark_of_a_request_that_may_be_delivered_again_stays(phase: RequestPhase) -> None:
-    """The worker died that had delivered it, before it could say so."""
+    """The worker that delivered the request died before it could record that."""
     request = done(phase, days_ago=31)
 
     shorten_run_files()

@@ -1,4 +1,4 @@
-"""Django's admin: admins read rows, and no person writes them there."""
+"""Django's admin: admins read rows, but no user can write them there."""
 
 import re
 from typing import Any
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("site")
 MODELS = sorted(rows._registry, key=lambda model: model.__name__)
 SECRETIVE = re.compile("secret|digest|password|salt|credential|(^|_)key$|token")
 READABLE = {"AdminAction": {"digest"}}
-"""The digest of an entry of the audit log is there to be compared."""
+"""The digest of an audit log entry is shown for comparison."""
 
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\bon[a-z]+=\"|javascript:")
 
@@ -129,7 +129,7 @@ def test_what_is_secret_is_not_shown(admin: Client) -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_no_column_shown_is_named_like_a_secret(admin: Client, model: type[models.Model]) -> None:
-    """Who adds such a column decides here, too, whether it may be read."""
+    """A new column with such a name needs a decision here whether it may be read."""
     request = admin.get(reverse("admin:index")).wsgi_request
 
     shown = set(flatten_fieldsets(rows._registry[model].get_fieldsets(request)))

@@ -1,4 +1,4 @@
-"""Logs of runs stay short, also while a process has them open, and keep their last lines."""
+"""Logs of runs stay short, even while a process has them open, and keep their last lines."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Saved views of all pipelines: a name for what the address has, for one person alone."""
+"""Saved views of all pipelines: a name for the filters in an address, for one user alone."""
 
 import pytest
 from django.contrib.auth.models import User
@@ -88,7 +88,7 @@ def test_a_view_needs_a_name_and_there_is_an_end_to_their_number(operator: Clien
     assert "Give the view a name of at most 60" in words_in(nameless.content.decode())
     with pytest.raises(Rejected, match="delete one first"):
         save_view("olaf", "one more", "q=a", is_default=False)
-    save_view("olaf", "view 1", "q=b", is_default=False)  # it replaces one
+    save_view("olaf", "view 1", "q=b", is_default=False)  # this replaces one
     assert SavedView.objects.get(name="view 1").query == "q=b"
 
 

@@ -1,4 +1,4 @@
-"""The pages of savepoints: found by label, known by what happened to them, acted upon with care."""
+"""The pages of savepoints: found by label, with their history, and careful actions on them."""
 
 import json
 import re
@@ -48,7 +48,7 @@ SINCE = {"from": f"{NAME}-1-1"}
 
 @pytest.fixture(autouse=True)
 def asked_of_workers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """At once, as if every transaction of a test were over."""
+    """Publishes at once, as if every transaction of a test were over."""
     monkeypatch.setattr(transaction, "on_commit", lambda act: act())
     return catch_errands(monkeypatch)
 

@@ -1,4 +1,4 @@
-"""The pictures of the documentation: of each page and each incident, and they are shown."""
+"""The documentation's pictures: one for each page and each incident, and each is used."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A second factor for local accounts, asked for at the sign-in; an admin requires and resets it."""
+"""A second factor for local accounts: required at sign-in; an admin can demand or reset it."""
 
 import re
 from collections.abc import Callable
@@ -30,7 +30,7 @@ SECRET = re.compile(r'id="authenticator-secret">([A-Z2-7]+)<')
 
 @pytest.fixture(autouse=True)
 def no_tries_before() -> None:
-    cache.clear()  # of the tries that another test made
+    cache.clear()  # forget the tries of other tests
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def olaf() -> User:
 
 def test_after_the_password_the_code_of_the_app_is_asked_for(olaf: User) -> None:
     secret = app_of(by_password("olaf"))
-    cache.clear()  # of the code that was just used
+    cache.clear()  # forget the code that was just used
 
     client = by_password("olaf")
 
@@ -230,7 +230,7 @@ def by_password(name: str, **options: Any) -> Client:
 
 
 def app_of(client: Client) -> str:
-    """Adds an authenticator app to the account of this session; the app's secret."""
+    """Adds an authenticator app to the account of this session, and returns its secret."""
     client.post("/password/again/", {"password": PASSWORD, "next": ADD_APP})
     (secret,) = SECRET.findall(client.get(ADD_APP).content.decode())
     added = client.post(ADD_APP, {"code": code_of(secret)})
@@ -239,7 +239,7 @@ def app_of(client: Client) -> str:
 
 
 def code_of(secret: str) -> str:
-    """What the app shows now."""
+    """Returns the code that the app shows now."""
     counter = next(iter(yield_hotp_counters_from_time()))
     return str(format_hotp_value(hotp_value(secret, counter)))
 

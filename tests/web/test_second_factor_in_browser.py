@@ -60,7 +60,7 @@ class SignInSite(Site):
 
     @property
     def address(self) -> str:
-        return f"http://localhost:{self.port}"  # keys take a name, and no address of digits
+        return f"http://localhost:{self.port}"  # keys need a name, not an IP address
 
     @property
     def environment(self) -> dict[str, str]:
@@ -149,6 +149,6 @@ def by_password(page: Page, site: SignInSite) -> None:
 
 
 def keep_picture(page: Page, name: str) -> None:
-    """For a person who looks at the pages: FTDASH_PICTURES names the directory."""
+    """Saves a picture for a person to look at, if FTDASH_PICTURES names a directory."""
     if directory := os.environ.get("FTDASH_PICTURES"):
         page.screenshot(path=str(Path(directory) / f"{name}.png"), full_page=True)

@@ -1,4 +1,4 @@
-"""Sign-in: tries are counted, cookies are strict, no answer leads elsewhere."""
+"""Sign-in: tries are counted, cookies are strict, and no answer redirects to other sites."""
 
 import os
 import subprocess
@@ -73,7 +73,7 @@ def test_a_session_that_is_open_goes_on_while_its_address_waits(olaf: User) -> N
 def test_whoever_signed_in_half_a_day_ago_signs_in_again(
     olaf: User, no_time_passes: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However much was done since: the time counts from signing in."""
+    """The time counts from the sign-in, whatever the user has done since."""
     client = signed_in(olaf)
     at = {hours: no_time_passes + timedelta(hours=hours) for hours in (11.99, 12.01)}
 

@@ -1,4 +1,4 @@
-"""Services: what is refused is refused in one sentence, and what is asked for is kept."""
+"""Services: each refusal is one sentence, and each accepted request is stored."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -50,7 +50,7 @@ HEARTBEAT_TIMEOUT = timedelta(milliseconds=parse_settings({}).heartbeat.timeout_
 
 @pytest.fixture(autouse=True)
 def published(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Messages that went to the broker; any flow may be submitted."""
+    """Returns the messages that went to the broker; any flow may be submitted."""
     settings.JOBS_ROOT = tmp_path
     monkeypatch.setattr(services, "check_startable", accept)
     monkeypatch.setattr(services, "check_sources", accept)
@@ -417,7 +417,7 @@ def test_a_version_grows_with_every_request() -> None:
 
 
 def accept(*_: object) -> EndToEnd:
-    """Stands for the check of the flow, which has tests of its own."""
+    """Replaces the check of the flow, which has tests of its own."""
     return EndToEnd("exactly-once", "it is a test")
 
 

@@ -1,4 +1,4 @@
-"""The page of settings: what everybody reads, what an admin changes, and secrets shown once."""
+"""The settings page: all users read it, admins change it, and secrets are shown once."""
 
 import re
 from datetime import timedelta

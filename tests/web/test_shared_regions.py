@@ -1,4 +1,4 @@
-"""What one tab was given serves the others: not longer than it is true, and never another role."""
+"""Regions that one tab fetched serve other tabs while they are true, and only the same role."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ class Person(AnonymousUser):
 
 
 class Regions:
-    """A view that answers how often it was asked for."""
+    """A view that answers with the number of times it was asked."""
 
     __name__ = "regions"
 
@@ -40,7 +40,7 @@ class Regions:
 
 @pytest.fixture
 def listeners(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...] | None]:
-    """What listeners were told of last, to be changed by the test."""
+    """Returns the last message to listeners, for the test to change."""
     told: list[tuple[int, ...] | None] = [(1,)]
     monkeypatch.setattr(events, "told_to_listeners", lambda: told[0])
     return told

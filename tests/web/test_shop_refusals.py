@@ -1,4 +1,4 @@
-"""A wrong start of the example `shop` is refused: one sentence, and the lines of its author."""
+"""A wrong start of the example `shop` is refused with one sentence and the author's lines."""
 
 import shutil
 from io import StringIO

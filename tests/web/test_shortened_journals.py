@@ -1,4 +1,4 @@
-"""Journals in segments: old ones go, and of the rows none goes, none doubles, none is made up."""
+"""Journals in segments: old segments are deleted; no row is lost, doubled or invented."""
 
 import os
 import random
@@ -24,7 +24,7 @@ from tests.web.projected_rows import rows_of
 pytestmark = pytest.mark.usefixtures("site")
 
 SMALL = 8_000
-"""Bytes of a segment: a checkpoint takes two."""
+"""Bytes of a segment: a checkpoint takes two segments."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def nothing_is_kept_that_was_read(settings) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_made_anew_from_what_is_left_are_what_they_were(seed: int) -> None:
-    """Wherever it begins: between the lines of a checkpoint, of a recovery, of two drivers."""
+    """The journal may begin between the lines of a checkpoint, of a recovery, or of two drivers."""
     rng, run = random.Random(seed), new_run()
     story = Story(run, segment_bytes=SMALL).started()
     for _ in range(4):
@@ -57,7 +57,7 @@ def test_what_was_not_read_stays_and_what_is_young_stays(settings) -> None:
     run = long_run()
     before = segments_of(journal_of(run))
 
-    shorten_journals()  # nobody has read anything
+    shorten_journals()  # no reader has read anything
     assert segments_of(journal_of(run)) == before
 
     while project(fresh(run)):
@@ -104,7 +104,7 @@ def test_nothing_goes_while_it_is_audited(settings) -> None:
 
 
 def test_a_projector_that_is_behind_what_was_deleted_says_so_and_goes_on_from_the_summary() -> None:
-    """As with rows from a backup. No row is there twice, and none that was there is gone."""
+    """This happens with rows from a backup. No row is doubled, and no existing row is deleted."""
     run = new_run()
     story = Story(run, segment_bytes=SMALL)
     story.started().completed().triggered()
@@ -151,7 +151,7 @@ def test_what_becomes_of_a_checkpoint_of_the_unread_part_makes_no_row() -> None:
 
 
 def test_a_checkpoint_that_is_too_old_for_a_row_stays_without_one_when_rows_are_made_anew() -> None:
-    """It was triggered before what is left of the journal begins, and discarded after that."""
+    """It was triggered before the remaining journal begins, and discarded later."""
     run = long_run()
     Story(run).tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1)))
     while project(fresh(run)):
@@ -166,7 +166,7 @@ def test_a_checkpoint_that_is_too_old_for_a_row_stays_without_one_when_rows_are_
 
 
 def test_a_shortened_journal_that_is_away_costs_no_row() -> None:
-    """Its directory is not mounted: what is deleted cannot be made again from it."""
+    """Its directory is not mounted: deleted rows could not be rebuilt from it."""
     run = long_run()
     while project(fresh(run)):
         pass
@@ -201,7 +201,7 @@ def long_run() -> Run:
 
 
 def any_part(rng: random.Random, story: Story) -> None:
-    """More than a segment."""
+    """Tells more than a segment."""
     for _ in range(rng.randint(2, 4)):
         match rng.randint(0, 5):
             case 0:

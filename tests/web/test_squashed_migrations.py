@@ -1,4 +1,4 @@
-"""An installed database, whose tables the replaced migrations made, is left as it is."""
+"""An installed database, whose tables the replaced migrations created, stays as it is."""
 
 import pytest
 from django.core.management import call_command

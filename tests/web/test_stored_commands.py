@@ -1,4 +1,4 @@
-"""Commands in rows: what is stored is what the driver gets."""
+"""Commands in rows: the driver gets exactly the stored command."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""Supervision: what should run, runs, once; what should not, ends; no process waits for ever.
+"""Supervision: each wanted run has one driver, others end, and no process waits for ever.
 
 Drivers are real processes with real leases, journals and inboxes, without Spark.
 """
@@ -100,7 +100,7 @@ def test_a_driver_outlives_its_worker_and_leaves_no_zombie() -> None:
     supervision.supervise_run(run.pk)
     wait_until(lambda: is_running(run))
     pid = owner_pid(run)
-    assert os.getsid(pid) == pid  # a session of its own: signals to the worker's miss it
+    assert os.getsid(pid) == pid  # a session of its own: signals to the worker's session miss it
 
     os.kill(pid, signal.SIGKILL)
 
@@ -211,7 +211,7 @@ def test_the_wait_before_another_driver_is_shown_and_a_person_may_end_it(setting
 
 
 def test_a_driver_that_comes_up_late_ends_the_wait_for_another_one() -> None:
-    """A machine that is too busy may take longer than the grace of a start."""
+    """A busy machine may take longer than the grace of a start."""
     now = timezone.now()
     run = new_run(driver_due_at=now, driver_waits_since=now - timedelta(seconds=1))
     Story(run).started()
@@ -495,7 +495,7 @@ def started_drivers(run: Run) -> int:
 
 
 class TwoLooks:
-    """A process whose environment names these runs, one after another each time it is read."""
+    """A process whose environment names the next of these runs each time it is read."""
 
     def __init__(self, *run_ids: str | None) -> None:
         self.pid = 1

@@ -1,6 +1,6 @@
 """The worker and its beat as real processes on a real Redis that is killed, emptied and restarted.
 
-What they did is read from their database: the sign of life that each reconcile leaves there.
+The tests read the results from their database: the sign of life that each reconcile leaves there.
 """
 
 import os
@@ -56,7 +56,7 @@ def test_reconcile_goes_on_after_redis_is_emptied_killed_and_restarted(
     patient: float,
     settings: Any,
 ) -> None:
-    """While it is gone, the pages say so."""
+    """While Redis is gone, the pages say so."""
     control_plane.wait_for_reconcile()
 
     redis.Redis.from_url(control_plane.url).flushall()
@@ -118,7 +118,7 @@ def test_asking_without_a_broker_does_not_keep_the_person_waiting(
 
 
 class ControlPlane:
-    """Worker, beat and Redis in a home of their own, each a process of ours."""
+    """Worker, beat and Redis in a home of their own; each is a process of this test."""
 
     def __init__(self, home: Path, port: int) -> None:
         self._home = home
@@ -148,13 +148,16 @@ class ControlPlane:
         process.wait()
 
     def wait_for_reconcile(self) -> None:
-        """Until one has begun after now. A worker that meets the end of Redis with messages in its
-        hands may end of it (kombu); supervisors start workers again, as ours does."""
+        """Waits until a reconcile has begun after now.
+
+        A worker that loses Redis while it handles messages may end because of that (kombu).
+        Supervisors start workers again, as ours does.
+        """
         now = time.time()
         wait_until(lambda: self._reconciled_since(now), within_s=PATIENCE_S, otherwise=self.logs)
 
     def wait_for_silence(self, seconds: float) -> None:
-        """Until no reconcile has begun for so long."""
+        """Waits until no reconcile has begun for so long."""
         wait_until(
             lambda: time.time() - self._reconciled_at() > seconds,
             within_s=PATIENCE_S,

@@ -1,4 +1,4 @@
-"""Log lines as JSON with the id of their request, and spans that a real receiver gets."""
+"""Log lines as JSON with the id of their request, and spans that reach a real receiver."""
 
 import gzip
 import json
@@ -114,7 +114,7 @@ def test_what_a_worker_says_has_the_id_of_the_request_that_sent_the_errand(
 
 
 class Receiver(ThreadingHTTPServer):
-    """Of OTLP or of error reports over HTTP, as a collector and Sentry are."""
+    """A receiver of OTLP or of error reports over HTTP, like a collector and Sentry."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Taking)
@@ -138,7 +138,7 @@ class Receiver(ThreadingHTTPServer):
 
 
 class _Taking(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:  # the library's name
+    def do_POST(self) -> None:  # the name is the library's
         body = self.rfile.read(int(self.headers["Content-Length"]))
         assert isinstance(self.server, Receiver)
         is_packed = self.headers["Content-Encoding"] == "gzip"
@@ -206,7 +206,7 @@ def test_a_receiver_gets_the_spans_of_requests_checkpoints_and_recoveries(
     )
     [recovery] = receiver.named("JobInitialization")
     assert recovery["checkpointId"] == 1
-    assert recovery["ms"] == 600  # of the six steps; milestones come after its end
+    assert recovery["ms"] == 600  # the sum of the six steps; milestones come after its end
     assert recovery["ftdash.pipeline"] == "flights"
 
 

@@ -1,4 +1,4 @@
-"""The time axes of charts as viewers in several zones read them, and over changes of clocks."""
+"""The time axes of charts as viewers in several zones read them, also when clocks change."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -17,7 +17,7 @@ pytestmark = [
 
 KOLKATA = timezone(timedelta(hours=5, minutes=30))
 CHARTS = {"": 3, "checkpoints/": 4, "metrics/": 6}
-"""How many with a time axis are on which page of a pipeline."""
+"""The number of charts with a time axis on each page of a pipeline."""
 
 WITH_TIME_AXIS = """() => [...document.querySelectorAll(".js-plotly-plot")].map(
   (plot) => plot.layout.xaxis).filter((axis) => axis.type === "date" && axis.ticktext)"""
@@ -51,7 +51,7 @@ CLOCKS_CHANGE = [
         "UTC-05:00, then UTC-04:00",
     ),
     (
-        "Australia/Lord_Howe",  # by half an hour
+        "Australia/Lord_Howe",  # changes by half an hour
         ("2026-04-04T14:00", "2026-04-04T16:00"),
         "01:00 01:15 01:30 01:45 01:30 01:45 02:00 02:15 02:30",
         "UTC+11:00, then UTC+10:30",
@@ -112,5 +112,5 @@ def test_an_hour_is_as_long_as_any_other_when_clocks_are_changed(
 
 
 def clocks(axis: dict[str, Any]) -> list[str]:
-    """What stands at the ticks, without the day."""
+    """Returns the labels of the ticks, without the day."""
     return [str(text).partition("<br>")[0] for text in axis["ticktext"]]

@@ -1,4 +1,4 @@
-"""Whose word on the address of a client counts, at a real web server."""
+"""Which proxies a real web server believes about the address of a client."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def environment(home: Path) -> dict[str, str]:
 
 @contextmanager
 def serving(home: Path, trusted: str) -> Iterator[str]:
-    """The address of a web server that believes these proxies."""
+    """Yields the address of a web server that believes these proxies."""
     port = free_port()
     told = {**environment(home), "FTDASH_TRUSTED_PROXIES": trusted}
     process = subprocess.Popen(stack.web(port).command, cwd=ROOT, env=told)
@@ -48,7 +48,7 @@ def serving(home: Path, trusted: str) -> Iterator[str]:
 
 
 def tries(address: str, client: str) -> int:
-    """The status that a wrong password gets, told to come from `client`."""
+    """Returns the status of a wrong password from the claimed address `client`."""
     with httpx.Client(base_url=address, headers={"X-Forwarded-For": client}) as browser:
         browser.get("login/")
         form = {"username": "ada", "password": "wrong"}

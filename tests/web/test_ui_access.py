@@ -1,4 +1,4 @@
-"""Who may see and do what: every address, signed out, as operator, and without a CSRF token."""
+"""Access to every address: signed out, as operator, and without a CSRF token."""
 
 import pytest
 from django.contrib.auth.models import User
@@ -21,7 +21,7 @@ from tests.web.people import admin_user, signed_in
 
 pytestmark = pytest.mark.usefixtures("site")
 
-OPEN_ADDRESSES = {  # these are where one signs in
+OPEN_ADDRESSES = {  # the addresses for signing in
     *("login", "account_login", "openid_connect_login", "openid_connect_callback"),
 }
 PAGES = {
@@ -58,7 +58,7 @@ PAGES = {
     "compare-savepoints",
     "savepoint-state",
 }
-OWN_BUSINESS = (  # of the signed-in person
+OWN_BUSINESS = (  # actions of the signed-in user on their own account
     *("logout", "password", "end-own-session", "mfa_authenticate", "mfa_activate_totp"),
     *("mfa_deactivate_totp", "mfa_add_webauthn", "mfa_remove_webauthn"),
     *("mfa_generate_recovery_codes", "save-view", "change-view"),
@@ -139,7 +139,7 @@ def test_whatever_is_posted_an_operator_acts_on_nothing(operator: Client) -> Non
     for pattern in PATTERNS:
         answer = operator.post(address_of(pattern), {"reason": "why", "from": "flights-1-2"})
 
-        refused = (403, 405)  # the latter where nothing can be posted by anybody
+        refused = (403, 405)  # the latter where no user can post
         assert (pattern.name in OWN_BUSINESS) != (answer.status_code in refused), pattern.name
         if pattern.name == "logout":
             operator.force_login(User.objects.get(username="olaf"))
@@ -226,7 +226,7 @@ def settings_address(action: str) -> str:
 
 
 def running_pipeline() -> None:
-    """With a checkpoint, and a savepoint whose manifest is there."""
+    """Makes a run with a checkpoint, and a savepoint whose manifest exists."""
     run = new_run()
     path = run_directory(run).path / "savepoint"
     path.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Acting through the pages: stored with who and why, or refused where the person asked."""
+"""Actions on the pages: stored with user and reason, or refused on the page of the request."""
 
 import json
 import re
@@ -525,7 +525,7 @@ def fold(_: Story) -> None:
 
 
 def ended_with_a_point(root: Path) -> str:
-    """A run that was stopped with a savepoint, and the savepoint as the engine writes it."""
+    """Makes a run stopped with a savepoint; returns the path of the savepoint on disk."""
     run = new_run()
     events = root / "events"
     events.mkdir()

@@ -1,4 +1,4 @@
-"""Ways to end a run, to take a savepoint, and to change the settings of a run, on the pages."""
+"""The pages that end a run, take a savepoint, or change the settings of a run."""
 
 import re
 from pathlib import Path
@@ -120,7 +120,7 @@ def test_a_change_shows_the_values_in_force_and_asks_for_none(admin: Client) -> 
 
     fields = re.findall(r'<input[^>]*name="([a-z_.-]+)"[^>]*>', page.content.decode())
     live = [each.key for each in DEFINITIONS if each.changes_live]
-    of_every_page = ("csrfmiddlewaretoken", "q")  # q is what the palette finds
+    of_every_page = ("csrfmiddlewaretoken", "q")  # q belongs to the palette
     assert [field for field in fields if field not in of_every_page] == ["reason", *live]
     assert "Min pause, now 2 s" in changed
     assert "Timeout, now 3 min" in words(page)

@@ -1,4 +1,4 @@
-"""The event stream: one poller for all tabs, each change to each, and an end that is clean."""
+"""The event stream: one poller for all tabs, each change sent to each tab, and a clean end."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Figures are what Plotly accepts, within their bounds, and never tell by colour alone."""
+"""Figures are valid for Plotly, stay within their bounds, and never rely on colour alone."""
 
 import json
 import re
@@ -211,7 +211,7 @@ def test_a_barrier_stuck_behind_records_is_named() -> None:
 
 
 def test_a_barrier_that_stood_in_the_slow_subtasks_own_queue_does_not_blame_its_sender() -> None:
-    """`orders[0]` sent its barrier at once, and was idle; the reader came to it 20 s later."""
+    """`orders[0]` sent its barrier at once and was idle; the reader reached it 20 s later."""
     channels = [channel("orders", 0, 22_000.0, 0.0), channel("orders", 1, 2_000.0, 20_000.0)]
     slow = subtask(
         "hourly", 1, start=2_000.0, alignment=20_000.0, acknowledged_ms=22_010.0, channels=channels
@@ -300,7 +300,7 @@ def test_no_line_is_drawn_through_the_time_in_which_nobody_reported() -> None:
 
 
 def test_throughput_is_a_mean_of_ten_seconds_and_not_one_second_alone() -> None:
-    """A batch of 600 records every ten seconds is 60/s, at any moment."""
+    """A batch of 600 records every ten seconds is 60/s at any moment."""
     samples = [
         SamplePoint(NOW + timedelta(seconds=second), 600.0 if second % 10 == 0 else 0.0, 0, {})
         for second in range(40)
@@ -314,7 +314,7 @@ def test_throughput_is_a_mean_of_ten_seconds_and_not_one_second_alone() -> None:
 
 @pytest.mark.parametrize("hostile", ['<a href="https://evil.example">x</a>', "&lt;b>x", "<i>%{x}"])
 def test_names_and_sentences_are_text_to_plotly_in_every_figure(hostile: str) -> None:
-    """Those that operators, failures and reports bring along; whatever else is ours."""
+    """Covers the names from operators, failures and reports; all other texts are ours."""
     held = channel(hostile, 0, 2.0, 60.0)
     shown = timeline([source(hostile, 0), subtask(hostile, 1, alignment=60.0, channels=[held])])
     told = axis()

@@ -1,4 +1,4 @@
-"""The pages of game days: what everybody reads, who may begin one, and what is refused."""
+"""The pages of game days: all users read them, some may begin one, and what is refused."""
 
 import json
 from html import unescape

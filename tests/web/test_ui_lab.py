@@ -1,4 +1,4 @@
-"""The lab's page: what everybody reads, who may ask for a lab, and what is refused."""
+"""The lab's page: all users read it, some may ask for a lab, and what is refused."""
 
 import json
 from html import unescape

@@ -1,4 +1,4 @@
-"""Every page, told names and texts that are markup: they stay text, and none runs what is in it."""
+"""Every page, given names and texts that are markup: they stay text, and no script in them runs."""
 
 import html
 import json
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("site")
 MARKUP = "'\"><script>alert(1)</script>{{ 7 }}"
 JID = "3f" * 16
 TOLD = ("join", "gone", "killed")
-"""Words of a story that operators, failures and machines have chosen; markup is added to each."""
+"""Words of a story chosen by operators, failures and machines; the test adds markup to each."""
 
 DATA = r'type="application/json"'  # a block that no browser runs
 INLINE = re.compile(
@@ -65,7 +65,7 @@ SHOWING = {
     "savepoints",
     "settings",
 }
-"""Pages on which some of it is to be read."""
+"""Pages that show some of it."""
 
 
 def test_whatever_is_preformatted_is_scrolled_by_keys_too() -> None:
@@ -91,7 +91,7 @@ def test_names_labels_and_what_exceptions_say_are_text_on_every_page(admin: Clie
 
 @pytest.mark.slow
 def test_what_plotly_is_given_is_text_to_it_too(operator: Client) -> None:
-    """It reads a few tags in texts, once the browser has unescaped the page."""
+    """Plotly interprets a few tags in texts, once the browser has unescaped the page."""
     told_in_markup()
     answer = operator.get(reverse("checkpoint", args=["flights", 1]))
 
@@ -115,7 +115,7 @@ def test_no_page_has_a_script_of_its_own_or_allows_one(admin: Client) -> None:
 
 
 class MarkedUp(Story):
-    """Whose words are markup."""
+    """A story whose words are markup."""
 
     def tell(self, *events: Event) -> "MarkedUp":
         super().tell(*map(marked_up, events))
@@ -130,7 +130,7 @@ def marked_up(event: Event) -> Event:
 
 
 def told_in_markup() -> None:
-    """A run with all that pages are made of."""
+    """Makes a run with everything that pages show."""
     run = new_run()
     Pipeline.objects.update(parameters={"data": MARKUP})
     path = run_directory(run).path / "savepoint"
@@ -166,7 +166,7 @@ def told_in_markup() -> None:
 
 
 def flink_cluster() -> None:
-    """What a cluster says of itself is chosen by others too."""
+    """Makes a cluster that describes itself in markup, because others choose these texts too."""
     now = timezone.now()
     told = {"address": MARKUP, "created_by": MARKUP, "flink_version": MARKUP, "problem": MARKUP}
     cluster = FlinkCluster.objects.create(name="flights", created_at=now, due_at=now, **told)
@@ -207,7 +207,7 @@ def upgraded(run: Run) -> None:
 
 
 def every_page(client: Client) -> dict[str, HttpResponse]:
-    """Those that answer with HTML, by the name in the table of addresses."""
+    """Returns the pages that answer with HTML, by the name in the table of addresses."""
     found = {}
     for pattern in all_patterns(get_resolver().url_patterns):
         answer = client.get(address_of(pattern))

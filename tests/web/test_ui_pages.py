@@ -1,4 +1,4 @@
-"""What an operator reads on the pages."""
+"""The pages as an operator reads them."""
 
 import html
 import re
@@ -282,7 +282,7 @@ def test_quarantined_records_are_listed_with_the_place_of_their_lines(operator: 
     assert "<script>alert" not in page
     assert "<b>a" not in page
     assert "1024 is bad" in words
-    assert "1005 is bad" not in words  # the newest twenty are shown
+    assert "1005 is bad" not in words  # only the newest twenty are shown
 
 
 def test_recovery_points_show_who_asked_and_whether_the_files_are_there(
@@ -297,7 +297,7 @@ def test_recovery_points_show_who_asked_and_whether_the_files_are_there(
     page = text_of(admin, PIPELINE)
 
     assert "ann upgrade" in words_in(page)
-    assert page.count(">Restore</a>") == 2  # one button above, one beside the point that is there
+    assert page.count(">Restore</a>") == 2  # one button above, one beside the existing point
     assert "gone" in words_in(page)
 
 
@@ -416,7 +416,7 @@ def fold(_: Story) -> None:
 
 
 def line_of_the_fleet(page: str) -> dict[str, str]:
-    """Of the only pipeline: what is read in each column."""
+    """Returns the text in each column for the only pipeline."""
     table = page[page.index('id="region-fleet"') :]
     columns = re.findall(r'<th scope="col".*?</th>', table)
     cells = re.findall(r'<t(?:d|h scope="row").*?</t[dh]>', table, re.DOTALL)

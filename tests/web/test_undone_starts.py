@@ -1,4 +1,4 @@
-"""The undo of a start over: offered while it loses nothing, refused in a sentence afterwards."""
+"""The undo of a start over: offered while it loses nothing, then refused with one sentence."""
 
 import pytest
 from django.test import Client
@@ -121,7 +121,7 @@ def test_a_run_that_is_being_stopped_ends_first() -> None:
 
 
 def started_over() -> tuple[Run, Run]:
-    """A run that has committed, and another one from the beginning that runs."""
+    """Makes a run that has committed, and another that runs from the beginning."""
     old = new_run()
     story = Story(old).started().completed(path="/points/1")
     fold(story.tell(gave(old, 1)).ended())

@@ -1,4 +1,4 @@
-"""Upgrades on the pages: the form, the upload of a wheel, each step, and what lineage says."""
+"""Upgrades on the pages: the form, the upload of a wheel, each step, and the lineage."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def store(site: Path) -> CodeStore:
 
 @pytest.fixture
 def old(store: CodeStore, tmp_path: Path) -> ShippedCode:
-    """The package that runs."""
+    """Adds the package that runs."""
     code = store.add(shop_wheel(tmp_path / "1.0"))
     run = new_run("shop", code=as_row(code))
     Pipeline.objects.update(flow="orders", code=as_row(code))
@@ -126,7 +126,7 @@ def test_what_is_no_wheel_or_too_large_is_refused_in_the_form(
 def test_a_form_larger_than_any_package_is_not_read(
     old: ShippedCode, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Django reads a form to find its token, before anything looks at rights."""
+    """Django reads a form to find its token, before any code checks rights."""
     operator = signed_in(operator_user(), enforce_csrf_checks=True)
     operator.cookies["csrftoken"] = "x" * 32
     settings.PACKAGE_BYTES_MAX = 100

@@ -1,4 +1,4 @@
-"""An upgrade from the question to its end, with the rows that drivers and workers would leave."""
+"""An upgrade from the request to its end, with the rows that drivers and workers would leave."""
 
 import json
 import sys
@@ -62,7 +62,7 @@ def new(tmp_path: Path) -> ShippedCode:
 
 @pytest.fixture
 def story(old: ShippedCode) -> Story:
-    """Of a run that goes on with the old code."""
+    """The story of a run that runs the old code."""
     given = str(CodeStore(jobs_root()).file_of(old))
     call_command("pipeline", "submit", "shop", "--code", given, stdout=StringIO())
     story = Story(Run.objects.get())
@@ -72,7 +72,7 @@ def story(old: ShippedCode) -> Story:
 
 @pytest.fixture
 def stopped(story: Story, new: ShippedCode, monkeypatch: pytest.MonkeyPatch) -> Upgrade:
-    """An upgrade whose new code runs, since now."""
+    """An upgrade whose new code has just started."""
     row = begun(new)
     checked(row)
     carry_on(row)
@@ -222,7 +222,7 @@ def test_the_process_that_checks_names_what_the_new_code_changes(
 
     row.refresh_from_db()
     assert row.checked["refusal"] == ""
-    services.check(row.pk)  # again is harmless
+    services.check(row.pk)  # a second check is harmless
 
 
 def test_the_process_that_checks_shows_the_authors_traceback(tmp_path: Path, story: Story) -> None:
@@ -291,7 +291,7 @@ def test_a_savepoint_whose_driver_died_before_it_said_so_is_found(
 def test_each_step_is_repeated_without_effect(
     story: Story, new: ShippedCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after the death of a worker that had acted, and noted nothing."""
+    """Repeats each step as after the death of a worker that acted but recorded nothing."""
     row = begun(new)
     checked(row)
     carry_on(row)
@@ -420,7 +420,7 @@ def asked(code: ShippedCode, request_id: str | None = None) -> str:
 
 
 def begun(code: ShippedCode) -> Upgrade:
-    """Its check is under way, in a process that this test plays."""
+    """Returns an upgrade whose check is under way, in a process that this test plays."""
     row = Upgrade.objects.get(request__request_id=asked(code))
     Upgrade.objects.update(check_tries=1)
     return row
@@ -439,7 +439,7 @@ def carry_on(row: Upgrade) -> Upgrade:
 
 
 def stop(story: Story) -> None:
-    """As its driver would."""
+    """Stops the run as its driver would."""
     request = Request.objects.get(kind=RequestKind.STOP_WITH_SAVEPOINT)
     path = str(jobs_root() / "shop" / "savepoint")
     story.completed(CheckpointKind.SAVEPOINT, request.request_id, path=path)
@@ -447,7 +447,7 @@ def stop(story: Story) -> None:
 
 
 def starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start from the savepoint finds what it needs; the stories write no files."""
+    """Makes a start from the savepoint find its files; the stories write none."""
     written = SimpleNamespace(checkpoint_id=2, run_id=Run.objects.get(number=1).run_id)
     monkeypatch.setattr(restore, "read_manifest", lambda path: written)
     monkeypatch.setattr(
@@ -466,5 +466,5 @@ def time_passes(minutes: int) -> None:
 
 
 def fold(story: Story) -> None:
-    del story  # it has been told
+    del story  # the story is already in the journal
     Projector().run_once()

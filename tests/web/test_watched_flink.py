@@ -1,4 +1,4 @@
-"""What a Flink cluster answers is kept for good, and it is asked politely."""
+"""The answers of a Flink cluster are stored for good, and the requests to it are few."""
 
 import html
 import re
@@ -135,7 +135,7 @@ def test_a_look_asks_no_more_than_has_changed(flink: RecordedFlink) -> None:
 
 
 def test_what_flink_says_late_about_a_change_is_asked_for_again(flink: RecordedFlink) -> None:
-    """It answers from copies that are some seconds old."""
+    """Flink answers from copies that are some seconds old."""
     exceptions, detail = flink.bodies["exceptions"]["body"], flink.bodies["job"]["body"]
     newest = exceptions["exceptionHistory"]["entries"][0] | {"exceptionName": "java.lang.Late"}
     row = watched(flink)
@@ -323,7 +323,7 @@ def test_one_process_at_a_time_talks_to_a_cluster(flink: RecordedFlink) -> None:
             rest.flink_version()
         assert flink.requests == []
 
-    assert not looking.look(row.pk)  # the other one has it still
+    assert not looking.look(row.pk)  # the other worker still holds the turn
     FlinkCluster.objects.update(turn_until=timezone.now() - timedelta(seconds=1))
     assert looking.look(row.pk)
     assert flink.under_way_max == 1

@@ -1,4 +1,4 @@
-"""Incidents of watched Flink clusters: when they open, what they say, who hears, when they end."""
+"""Incidents of watched Flink clusters: their start, text, recipients and end."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

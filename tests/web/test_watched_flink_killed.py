@@ -25,7 +25,7 @@ SOURCE = Path(__file__).parent / "WatchedJob.java"
 COMPILER = "org.eclipse.jdt.internal.compiler.batch.Main"
 OPENED = [f"--add-opens=java.base/java.{each}=ALL-UNNAMED" for each in ("lang", "util")]
 START_S = 180.0
-"""Two Javas may start at once on a machine that has other work."""
+"""Two Javas may start at once on a busy machine."""
 
 CHECKPOINTS = 12
 """More than the ten that Flink keeps."""
@@ -35,7 +35,7 @@ def program(version: str) -> JavaProgram:
     wanted = (
         ("org.apache.flink", "flink-clients", version),
         ("org.apache.flink", "flink-runtime-web", version),
-        ("org.eclipse.jdt", "ecj", "3.33.0"),  # a runtime of Java has no compiler
+        ("org.eclipse.jdt", "ecj", "3.33.0"),  # a Java runtime has no compiler
     )
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
@@ -70,7 +70,7 @@ def flink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealFlink]
     at = compile_it.index("-cp") + 1
     subprocess.run([*compile_it, "-classpath", compile_it[at]], check=True)
     with reserved_port() as port, (tmp_path / "flink.log").open("wb") as log:
-        # A killed Flink leaves its files behind, so they lie where pytest deletes them.
+        # A killed Flink leaves its files behind, so they are where pytest deletes them.
         options = [*OPENED, f"-Djava.io.tmpdir={tmp_path}"]
         run = flink.command("WatchedJob", str(port), str(tmp_path), options=options)
         run[run.index("-cp") + 1] += f":{classes}"
@@ -134,7 +134,7 @@ def is_registered(flink: RealFlink) -> bool:
 
 
 def looked(holds: Callable[[JobDetail], bool]) -> None:
-    """Look again and again, as the worker does, until it holds."""
+    """Looks again and again, as the worker does, until `holds` returns True."""
 
     def look() -> bool:
         looking.look(looking.key_of("prod"))

@@ -1,4 +1,4 @@
-"""Incidents of watched queries: when they open, what they say, who hears of them, when they end."""
+"""Incidents of watched queries: their start, text, recipients and end."""
 
 import json
 import os
@@ -397,7 +397,7 @@ def test_a_silence_of_a_query_holds_no_alert_of_a_pipeline_back() -> None:
     failed_query()
     now = timezone.now()
     pipeline = Pipeline.objects.create(name="flights", flow="flight_delays", created_at=now)
-    AlertRule.objects.all().delete()  # empty where a test before has emptied every table
+    AlertRule.objects.all().delete()  # an earlier test may have emptied every table
     make_default_rules()
     silenced(now, query="orders")
 

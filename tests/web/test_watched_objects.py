@@ -1,4 +1,4 @@
-"""A watched query whose checkpoint lies in an object store, as Spark names it: `s3a://`."""
+"""A watched query whose checkpoint is in an object store, named as Spark does: `s3a://`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +37,7 @@ def root(objects: ObjectServer, settings: Any) -> Iterator[str]:
 
 @pytest.fixture
 def query(root: str, tmp_path: Path) -> Iterator[Tree]:
-    """Watched as `orders`. Whatever a test does leaves its files alone."""
+    """A query watched as `orders`. No test may change its files."""
     made = write_query(tmp_path / "orders", Traits(is_running=True))
     checkpoint = tree_at(f"{root}/orders", [root])
     for path, content in contents(LocalTree(made.checkpoint)).items():
@@ -106,7 +106,7 @@ def watched(**seen: str) -> WatchedQuery:
 
 
 def carried_out(key: int) -> QueryWork:
-    """As a worker and its process would."""
+    """Carries out the work as a worker and its process would."""
     QueryWork.objects.filter(pk=key).update(state=WorkState.RUNNING)
     row = carrying_out.carry_out(key)
     assert row.state == WorkState.SUCCEEDED, row.problem

@@ -1,4 +1,4 @@
-"""A repartition of a watched query's state: asked for, refused, carried out on a fork, undone."""
+"""A repartition of a watched query's state: requested, refused, done on a fork, undone."""
 
 import json
 import sys
@@ -79,13 +79,13 @@ def asked_for(root: Path, partitions: str = "3") -> dict[str, Any]:
 
 
 def asked(root: Path, partitions: int = 3) -> int:
-    """The key of the work."""
+    """Asks for a fork and returns the key of the work."""
     wanted = Rewind(batch_id=7, target=str(root / "fork"), partitions=partitions)
     return forks.ask_for_fork("orders", wanted, requester="ada", reason="more cores")
 
 
 def carried_out() -> QueryWork:
-    """The newest work, as its process would do it."""
+    """Carries out the newest work as its process would."""
     QueryWork.objects.filter(state=WorkState.WAITING).update(state=WorkState.RUNNING)
     return carrying_out.carry_out(QueryWork.objects.latest("pk").pk)
 
@@ -197,7 +197,7 @@ def test_a_repartition_that_fails_leaves_no_fork(
 def test_a_fork_that_was_not_compared_is_removed_when_its_process_is_gone(
     made: Written, root: Path
 ) -> None:
-    """It has its `metadata`, as a fork has that is only copied and then whole."""
+    """It has its `metadata`; a fork that is only copied would be complete by then."""
     key = asked(root)
     carried_out()
     assert (root / "fork/metadata").exists()

@@ -1,4 +1,4 @@
-"""What listeners report is stored once, in whatever order it comes, and opens nothing else."""
+"""Listeners' reports are stored once, in any order of arrival, and have no other effect."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ def _no_failures_so_far() -> None:
 
 
 def a_story() -> list[dict[str, object]]:
-    """Two runs, of which the first failed."""
+    """Returns the events of two runs, the first of them failed."""
     failed_at, restarted_at = BEGAN + timedelta(seconds=35), BEGAN + timedelta(seconds=60)
     return [
         said("started", BEGAN, name="orders"),

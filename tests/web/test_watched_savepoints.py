@@ -1,4 +1,4 @@
-"""Savepoints and forks of watched queries: services, command, and what they never do."""
+"""Savepoints and forks of watched queries: services, command, and forbidden effects."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ def root(settings: Any, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def made(root: Path) -> Iterator[Written]:
-    """A query that runs, watched as `orders`. Whatever a test does leaves its files alone."""
+    """A running query, watched as `orders`. No test may change its files."""
     made = write_query(root / "orders", Traits(is_running=True))
     seen = Sighting(directory=str(made.checkpoint), output=str(made.output))
     registration.watch(name="orders", seen=seen, requester="ada", reason="to see it")
@@ -59,13 +59,13 @@ def taken(label: str = "before the deploy", **more: Any) -> QuerySavepoint:
 
 
 def carried_out(key: int) -> QueryWork:
-    """As a worker and its process would."""
+    """Carries out the work as a worker and its process would."""
     QueryWork.objects.filter(pk=key).update(state=WorkState.RUNNING)
     return carrying_out.carry_out(key)
 
 
 def rewind(root: Path, **more: Any) -> Rewind:
-    """Into a new output, which the file sink needs a log for."""
+    """Returns a rewind into a new output, for which the file sink needs a log."""
     given = {"batch_id": 7, "target": str(root / "fork"), "output_target": str(root / "new-output")}
     return Rewind(**{**given, **more})
 
@@ -221,7 +221,7 @@ def test_a_fork_starts_from_a_savepoint_when_the_query_has_lost_the_batch(
     made: Written, root: Path
 ) -> None:
     saved = taken(batch_id=7)
-    WatchedQuery.objects.update(directory="")  # as if it was gone
+    WatchedQuery.objects.update(directory="")  # as if the directory was gone
     asked = rewind(root, savepoint=saved.pk)
 
     row = carried_out(forks.ask_for_fork("orders", asked, **ADA))

@@ -1,4 +1,4 @@
-"""Pages and addresses of savepoints, rewinds and state: what they say, and who may ask."""
+"""Pages and addresses of savepoints, rewinds and state: their text and the required rights."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def made(root: Path) -> Written:
 
 
 def carried_out() -> QueryWork:
-    """The newest work, as its process would do it."""
+    """Carries out the newest work as its process would."""
     QueryWork.objects.filter(state=WorkState.WAITING).update(state=WorkState.RUNNING)
     return carrying_out.carry_out(QueryWork.objects.latest("pk").pk)
 

@@ -1,4 +1,4 @@
-"""Pages of a pipeline at parallelism 64: their size, what they list, and the way to the rest."""
+"""Pages of a pipeline at parallelism 64: their size, their rows, and the links to the rest."""
 
 import csv
 import gzip
@@ -68,7 +68,7 @@ def test_pages_and_refreshes_of_a_wide_pipeline_keep_to_their_budget(operator: C
 
 
 def sent(client: Client, address: str) -> bytes:
-    """As it goes over the network to a browser."""
+    """Returns the page as it goes over the network to a browser."""
     answer = client.get(address, headers={"Accept-Encoding": "gzip"})
     assert answer.status_code == 200
     assert answer.headers["Content-Encoding"] == "gzip"
@@ -77,7 +77,7 @@ def sent(client: Client, address: str) -> bytes:
 
 
 NARROWER = 24
-"""Wide enough for pages of subtasks."""
+"""Still wide enough that subtasks need several pages."""
 
 
 def test_the_slowest_come_first_and_every_subtask_is_on_a_page_and_in_the_file(

@@ -1,4 +1,4 @@
-"""What people read is what an operator would say: wording that was found unclear stays away."""
+"""People read only words that an operator would use: old unclear wording stays away."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ SHOWN = [
 
 @pytest.mark.parametrize("wording", UNCLEAR)
 def test_no_page_and_no_message_has_the_old_wording(wording: str) -> None:
-    """Lines of code break sentences, so quotes and line breaks between two words do not count."""
+    """Code breaks sentences, so quotes and line breaks between two words do not count."""
     gap = r"[\s\"'f]+"
     pattern = re.compile(wording.replace(" ", gap), re.IGNORECASE)
     found = [str(each.relative_to(ROOT)) for each in SHOWN if pattern.search(each.read_text())]

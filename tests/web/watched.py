@@ -31,7 +31,7 @@ def progress(
     name: str = "orders",
     lag: int = 240,
 ) -> dict[str, Any]:
-    """One batch of a stateful query over Kafka, ten seconds after the one before."""
+    """Returns one batch of a stateful query over Kafka, ten seconds after the one before."""
     began = at or BEGAN + timedelta(seconds=10 * batch_id)
     return {
         "kind": "progress",
@@ -101,7 +101,7 @@ def listener(name: str = "job") -> Client:
 
 
 def report(client: Client, *events: Any, **more: Any) -> Any:
-    """The answer to one report."""
+    """Sends one report and returns the answer."""
     body = {"events": events, "listener": LISTENER, **more}
     return client.post(EVENTS, json.dumps(body), content_type="application/json")
 
@@ -110,7 +110,7 @@ ROWS_OF_A_BATCH = 1_200
 
 
 def checkpoint_at(directory: Path, query: str, *, batches: int, began: datetime) -> Path:
-    """A checkpoint of a query without state over Kafka, as Spark writes it."""
+    """Writes a checkpoint of a stateless query over Kafka, as Spark writes it."""
     for folder in ("offsets", "commits"):
         (directory / folder).mkdir(parents=True)
     (directory / "metadata").write_text(json.dumps({"id": query}))

@@ -1,8 +1,8 @@
-"""A wide pipeline and a large fleet, as rows that the real projector or its tables would hold.
+"""A wide pipeline and a large fleet, as rows like those from the real projector.
 
-The pipeline `wide` has four operators with a shuffle before each but the first, so that each
-subtask of three operators has as many input channels as the parallelism. Its last subtasks are
-slow. The fleet has pipelines that run, failed or were stopped; the failed ones share a cause.
+The pipeline `wide` has four operators with a shuffle before each except the first. So each subtask
+of three operators has as many input channels as the parallelism. Its last subtasks are slow. The
+fleet has pipelines that run, failed or were stopped; the failed ones share a cause.
 """
 
 import os
@@ -166,7 +166,7 @@ class WideRun:
         return number
 
     def _part(self, at: int, index: int) -> SubtaskPhases:
-        """A barrier needs longer to each operator, and longest from the last sender."""
+        """A barrier takes longer with each operator, and longest from the last sender."""
         is_slow = index == self.parallelism - 1
         arrivals = [
             30.0 * at * self.random.uniform(0.7, 1.1) + (90.0 if sender else 0.0)
@@ -220,10 +220,10 @@ CHECKPOINTS_EACH = 20
 
 
 def fleet(count: int, *, first: int = 0, seed: int = 7) -> list[Pipeline]:
-    """`count` pipelines, numbered from `first`, each with a run, its newest checkpoints, a sample
-    and a recovery.
+    """Makes `count` pipelines, numbered from `first`.
 
-    One in 25 has failed for the same reason, one in 9 was stopped, the others run.
+    Each has a run, its newest checkpoints, a sample and a recovery. One in 25 has failed for the
+    same reason, one in 9 was stopped, the others run.
     """
     now, rng = timezone.now(), random.Random(seed)
     pipelines = Pipeline.objects.bulk_create(
@@ -250,7 +250,7 @@ def fleet(count: int, *, first: int = 0, seed: int = 7) -> list[Pipeline]:
 
 
 def heard(pipelines: list[Pipeline]) -> None:
-    """Every living run of them has just reported."""
+    """Makes every live run of them report just now."""
     living = Run.objects.filter(pipeline__in=pipelines, ended_at=None)
     living.update(last_event_at=timezone.now(), last_completed_at=timezone.now())
 

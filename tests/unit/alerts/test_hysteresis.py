@@ -11,7 +11,7 @@ from pipelines.domain.errors import Rejected
 
 BAND = Band(fire_above=60.0, fire_after_s=10.0, clear_below=30.0, clear_after_s=20.0)
 HIGH, BETWEEN, LOW = 90.0, 45.0, 10.0
-History = list[tuple[float, Reading]]  # (when, what was read), oldest first
+History = list[tuple[float, Reading]]  # (time in s, reading), oldest first
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -123,7 +123,7 @@ def test_a_band_that_cannot_work_is_refused(band: Band, words: str) -> None:
 def run(
     band: Band, history: Iterable[tuple[float, Reading]], standing: Standing | None = None
 ) -> list[Effect]:
-    """Host the machine; the standing is taken apart between any two readings, as in a database."""
+    """Hosts the machine. It rebuilds the standing after each reading, as a database does."""
     effects = []
     for now_s, reading in history:
         before = standing or at_first(now_s)
@@ -140,7 +140,7 @@ def check_alternating(effects: list[Effect]) -> None:
 
 
 def check_each_is_due(band: Band, history: History, effects: list[Effect]) -> None:
-    """By the whole past: there is news exactly when the readings since the last news say so."""
+    """Checks that an effect comes exactly when the readings since the last effect call for one."""
     is_firing, since = False, 0
     for index, effect in enumerate(effects):
         reading = history[index][1]
@@ -156,7 +156,7 @@ def check_each_is_due(band: Band, history: History, effects: list[Effect]) -> No
 
 
 def held_s(history: History, holds: Callable[[Reading], bool]) -> float | None:
-    """How long it has held without a break up to the end; None: it does not now."""
+    """Returns how long `holds` has been true without a break, or None if it is false at the end."""
     began = None
     for now_s, reading in reversed(history):
         if not holds(reading):
@@ -186,7 +186,7 @@ def random_band(rng: random.Random) -> Band:
 
 
 def random_history(rng: random.Random, band: Band) -> History:
-    """Mostly stays where it is for a while, so that something fires and clears."""
+    """Draws readings that mostly stay the same for a while, so that something fires and clears."""
     now_s, history = 0.0, []
     choices: list[Reading] = [
         band.fire_above + 1,

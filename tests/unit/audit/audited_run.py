@@ -1,4 +1,4 @@
-"""A run with one sink, as its journal and its target tell of it: real writers, no engine."""
+"""A run with one sink: its journal and its target are written for real, but without the engine."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ PARALLELISM = 2
 
 
 class AuditedRun:
-    """Attempts of one run. A point is a manifest and what its sinks had prepared."""
+    """The attempts of one run. A recovery point is a manifest and the output its sinks prepared."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class AuditedRun:
         segment_bytes: int = SEGMENT_BYTES,
         schema: pa.Schema = SCHEMA,
     ) -> None:
-        """`schema`: the types of `SCHEMA` under other names."""
+        """`schema` has the column types of `SCHEMA`; the names may differ."""
         self.run_id = RunId(run_id)
         self.sink = sink
         self._given = given
@@ -66,12 +66,12 @@ class AuditedRun:
         self._journal = self._opened()
         self._attempt = Attempt(0)
         self.ledger = RunLedger(lambda event: self.tell(event))
-        self.read: OperatorSnapshot | None = None  # how far a source is, with its next checkpoint
+        self.read: OperatorSnapshot | None = None  # a source's snapshot, added to each checkpoint
         self._sinks: list[OpenSink] = []
         self.points: dict[int, tuple[Manifest, list[tuple[Prepared, ...]]]] = {}
 
     def begin(self, start: "tuple[AuditedRun, int] | None" = None, *, runs: bool = True) -> None:
-        """An attempt; the writers before it are abandoned."""
+        """Starts an attempt and abandons the previous attempt's writers."""
         manifest, prepared = start[0].points[start[1]] if start else (None, [])
         lineage = [] if manifest is None else [*manifest.ancestors, _end(manifest)]
         self._attempt = Attempt(self._attempt + 1)
@@ -83,7 +83,7 @@ class AuditedRun:
             self.tell(JobStatusChanged(status=JobStatus.RUNNING))
 
     def write(self, *ids: int) -> None:
-        """Dealt to the subtasks in turn."""
+        """Writes rows with these ids, dealt to the subtasks in turn."""
         for subtask, sink in enumerate(self._sinks):
             columns = rows(ids[subtask::PARALLELISM]).columns
             sink.write(pa.RecordBatch.from_arrays(columns, schema=self._schema))
@@ -91,7 +91,7 @@ class AuditedRun:
     def checkpoint(
         self, number: int, *, commits: bool = True, completes: bool = True, is_told: bool = True
     ) -> None:
-        """`is_told`: the driver lives long enough to enter it into the ledger."""
+        """`is_told`: the driver lives long enough to enter the checkpoint into the ledger."""
         checkpoint_id = CheckpointId(number)
         cuts = [sink.prepare(checkpoint_id) for sink in self._sinks]
         operators = [[operator_of(uid=OUT, outputs=list(cut.outputs))] for cut in cuts]
@@ -130,7 +130,7 @@ class AuditedRun:
         return report
 
     def proven(self) -> tuple[str | None, int | None, int]:
-        """Run, checkpoint and rows up to which the output is proven."""
+        """Returns the run and checkpoint up to which the output is proven, and the proven rows."""
         report = self.sink_report()
         return report.proven_run_id, report.proven_checkpoint_id, report.proven_rows
 
@@ -140,7 +140,7 @@ class AuditedRun:
         self._journal = self._opened()
 
     def delete_old_segments(self) -> int:
-        """How many those were; the newest stays."""
+        """Deletes all segments but the newest, and returns how many."""
         closed = closed_segments(self._directory.journal_file)
         delete_segments([each.segment for each in closed])
         return len(closed)

@@ -1,4 +1,4 @@
-"""An audit of output files: proven as far as the ledger says, and every kind of damage found."""
+"""An audit of output files: it proves what the ledger records, and finds every kind of damage."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which entries of the ledger hold, and which output has to be visible by now."""
+"""Which entries of the ledger are valid, and which output must be visible by now."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.unit.audit.audited_run import AuditedRun
 
 @pytest.fixture
 def run(tmp_path: Path) -> AuditedRun:
-    """One committed checkpoint, and one that is complete."""
+    """A run with one committed checkpoint, and one that is completed but not committed."""
     run = AuditedRun(tmp_path, "run-1", ExactlyOnceFiles(tmp_path / "target", pipeline="p"))
     run.begin()
     for number in (1, 2):
@@ -61,9 +61,9 @@ def test_what_was_given_before_there_was_a_ledger_is_not_judged(run: AuditedRun)
 def test_what_was_entered_in_a_deleted_part_of_the_journal_is_not_judged_and_the_rest_is(
     tmp_path: Path, checkpoints: int, commits_at_once: bool
 ) -> None:
-    """Whatever the newest segment begins with, and though an attempt failed in between.
+    """The newest segment may begin with any entry, and an attempt fails in between.
 
-    What is not committed at once is in the entries of several checkpoints.
+    Output that is not committed at once is in the entries of several checkpoints.
     """
     run = long_run(tmp_path, checkpoints, commits_at_once=commits_at_once)
     whole = run.audit()
@@ -80,7 +80,7 @@ def test_what_was_entered_in_a_deleted_part_of_the_journal_is_not_judged_and_the
 
 
 def test_a_recovery_is_all_that_a_journal_may_begin_with(tmp_path: Path) -> None:
-    """Of a run that is older than its ledger."""
+    """The run is older than its ledger."""
     run = long_run(tmp_path, 4)
     run.forget_ledger()
     run.begin((run, 4))
@@ -96,7 +96,7 @@ def test_a_recovery_is_all_that_a_journal_may_begin_with(tmp_path: Path) -> None
 def test_a_run_that_has_run_is_known_to_have_whatever_became_of_it(
     run: AuditedRun, tmp_path: Path
 ) -> None:
-    """What its starting point had prepared has been committed."""
+    """Once an attempt runs, the output that its starting point had prepared is committed."""
     restored = AuditedRun(tmp_path, "run-2", run.sink, segment_bytes=2_000)
     restored.begin((run, 2))
     restored.tell(JobStatusChanged(status=JobStatus.RESTARTING))
@@ -122,7 +122,7 @@ def test_a_file_that_is_gone_is_found_behind_a_deleted_part_of_the_journal(tmp_p
 def test_a_run_whose_ancestor_has_lost_a_part_of_its_journal_knows_up_to_where(
     tmp_path: Path, restored: int
 ) -> None:
-    """Restored from a point that the part had, or from the newest."""
+    """The run is restored from a point in the deleted part, or from the newest point."""
     ancestor = long_run(tmp_path, 8)
     run = AuditedRun(tmp_path, "run-2", ancestor.sink)
     run.begin((ancestor, restored))
@@ -151,7 +151,7 @@ def test_a_starting_point_whose_driver_died_before_it_made_an_entry_is_entered_b
 
 
 def long_run(tmp_path: Path, checkpoints: int, *, commits_at_once: bool = True) -> AuditedRun:
-    """In many segments, in the end all of it committed, with a recovery from its third point."""
+    """A run in many segments, with a recovery from its third point; in the end all is committed."""
     sink = ExactlyOnceFiles(tmp_path / "target", pipeline="p")
     run = AuditedRun(tmp_path, "run-1", sink, segment_bytes=2_000)
     run.begin()

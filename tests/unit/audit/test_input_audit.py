@@ -1,4 +1,4 @@
-"""An audit of what was read: each split goes on where the checkpoint before had left it."""
+"""An audit of the input: each split continues where the previous checkpoint left it."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def test_a_gap_and_an_overlap_are_told_with_checkpoint_and_split(
 
 @pytest.mark.parametrize("first", [35, 36])
 def test_only_the_very_gap_that_was_accepted_is_no_difference(run: AuditedRun, first: int) -> None:
-    """A start behind a gap of five records."""
+    """The run begins again after a gap of five records."""
     gap = Gap(source=operator_of().uid, split="0", first=30, last=34, records=5)
     run.tell(LedgerBegun(lineage=[(run.run_id, CheckpointId(3))], start=None, gaps=[gap]))
     tell(run, 4, SplitRange(split="0", first=first, end=40))
@@ -126,7 +126,7 @@ def new_run(root: Path, run_id: str) -> AuditedRun:
 
 
 def read(run: AuditedRun, number: int, records: int, *, is_told: bool = True) -> None:
-    """A checkpoint up to which so many records of the split were read."""
+    """Takes a checkpoint up to which `records` records of the split were read."""
     run.read = operator_of(
         positions=msgspec.to_builtins(SplitPositions(((SPLIT, records),), frontier=1, stride=1)),
         counters={"records_read": records},
@@ -135,7 +135,7 @@ def read(run: AuditedRun, number: int, records: int, *, is_told: bool = True) ->
 
 
 def tell(run: AuditedRun, number: int, split: SplitRange, records_read: int | None = None) -> None:
-    """An entry that no engine of ours makes."""
+    """Writes a ledger entry that the engine itself never writes."""
     entry = LedgerEntry(
         run_id=run.run_id,
         checkpoint_id=CheckpointId(number),

@@ -1,4 +1,4 @@
-"""An audit of a Kafka topic: each transaction by its producer, whatever lies within it."""
+"""An audit of a Kafka topic: transactions are told apart by producer, even if they interleave."""
 
 from pathlib import Path
 from uuid import uuid4
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 PARTITIONS = 2
 GIVEN = {1: (1, 2, 3, 4), 2: (6, 7, 8, 9), 3: (11, 12, 13, 14)}
 PREPARED = (16, 17)
-"""No id of these has a null, which JSON could not tell from other values."""
+"""Rows with these ids have no null, which JSON could not tell from other values."""
 
 
 @pytest.fixture
@@ -30,8 +30,10 @@ def sink(kafka_server: KafkaBroker) -> ExactlyOnceKafka:
 
 @pytest.fixture
 def run(sink: ExactlyOnceKafka, tmp_path: Path) -> AuditedRun:
-    """Two subtasks write to both partitions, so that their transactions lie in one another. The
-    newest ones are prepared only."""
+    """Two subtasks write to both partitions, so that their transactions interleave.
+
+    The newest transactions are only prepared.
+    """
     run = AuditedRun(tmp_path, "run-1", sink)
     run.begin()
     for number, ids in GIVEN.items():

@@ -25,7 +25,7 @@ def sink(kafka_server: KafkaBroker) -> WriteAheadKafka:
 
 @pytest.fixture
 def run(sink: WriteAheadKafka, tmp_path: Path) -> AuditedRun:
-    """The last of the three checkpoints is complete, and was not published."""
+    """The last of the three checkpoints is completed but not published."""
     run = AuditedRun(tmp_path, "run-1", sink)
     run.begin()
     for number, ids in GIVEN.items():

@@ -1,4 +1,4 @@
-"""Which transactions of a producer are its next segment, on several partitions."""
+"""Which of a producer's transactions, on several partitions, form its next segment."""
 
 import pytest
 
@@ -54,5 +54,5 @@ def test_a_producer_that_wrote_nothing_has_no_segment() -> None:
 
 
 def on(partition: int, at_ms: int, digest: int | None) -> Committed:
-    """One record of it."""
+    """Returns a committed transaction of one record."""
     return Committed(partition, at_ms, at_ms, Rows(1, digest), at_ms)

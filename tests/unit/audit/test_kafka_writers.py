@@ -1,4 +1,4 @@
-"""What a log says was committed, by whom, and what its records were as rows."""
+"""Which producer committed which records of a log, and the rows of these records."""
 
 import json
 from dataclasses import replace
@@ -77,7 +77,7 @@ def test_columns_as_value_and_key_are_digested_when_they_are_all() -> None:
 
 
 def batch_of(producer_id: int, ids: dict[int, int], *, partition: int = 0) -> LogBatch:
-    """`ids`: offset to id."""
+    """`ids` maps offsets to ids."""
     records = [(offset, None, json.dumps(row(i)).encode()) for offset, i in ids.items()]
     return LogBatch(
         partition, producer_id, is_transactional=True, records=records, end=None, at_ms=0

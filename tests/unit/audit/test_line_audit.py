@@ -1,4 +1,4 @@
-"""An audit of output files that are lines of JSON."""
+"""An audit of output files of JSON lines."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""An audit of hashes in Redis: digested where none was overwritten, and none may be gone."""
+"""An audit of hashes in Redis: digested if none was overwritten; none may be missing."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""An audit of a table: digested where no row can have been overwritten, else counted."""
+"""An audit of a table: rows are digested if none can have been overwritten, else counted."""
 
 import dataclasses
 import sqlite3
@@ -60,7 +60,7 @@ def test_rows_whose_checkpoint_is_not_known_yet_are_not_judged(
 ) -> None:
     run = AuditedRun(tmp_path, "run-1", upsert(database, buffer_rows=2))
     run.begin()
-    """Whatever writer they are of, whose number is no checkpoint's."""
+    # The origin of such rows has the number of a writer, which is not a checkpoint's.
     run.write(1, 2)
     run.checkpoint(1)
     run.write(3, 4)
@@ -100,7 +100,7 @@ def test_the_first_difference_is_told_with_its_checkpoint(
 def test_one_row_that_is_gone_is_like_one_that_was_overwritten(
     run: AuditedRun, database: Path
 ) -> None:
-    """What cannot be told is not claimed: these rows are counted, not digested."""
+    """The audit cannot tell the two apart, so it counts these rows and does not digest them."""
     alter(database, "DELETE FROM output WHERE id = 13")
 
     assert run.proven() == ("run-1", 3, 18)
@@ -177,7 +177,7 @@ def test_a_database_that_is_gone_is_said_without_its_password_and_not_made(
 def test_as_long_as_nothing_is_committed_no_target_is_looked_at(
     tmp_path: Path, database: Path
 ) -> None:
-    """It may not be there yet."""
+    """The target may not exist yet."""
     run = AuditedRun(tmp_path, "run-1", upsert(database / "nowhere"))
 
     report = run.audit()
@@ -239,7 +239,7 @@ def test_a_row_that_is_there_twice_is_told_with_its_checkpoint(
 def test_rows_prepared_for_an_aborted_checkpoint_are_those_of_the_next_one(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    """They carry where their interval began, which another checkpoint may come between."""
+    """Their origin names the start of their interval; other checkpoints may come in between."""
     run = inserting(postgres, tmp_path, PostgresTwoPhase)
     run.checkpoint(4, completes=False)
     run.write(30, 31)
@@ -279,7 +279,7 @@ def proven_after_one(run: AuditedRun) -> tuple[str | None, int | None, int, Cove
 
 
 def inserting(postgres: PostgresServer, root: Path, kind: Inserting) -> AuditedRun:
-    """Three checkpoints of six rows each, the last of which is not committed yet."""
+    """Three checkpoints of six rows each; the last one is not committed yet."""
     sink = kind(postgres.url_of(f"a{uuid.uuid4().hex}"), "output", pipeline="p")
     run = AuditedRun(root, "run-1", sink)
     run.begin()

@@ -42,7 +42,7 @@ def server(tmp_path: Path) -> Iterator["RealRedis"]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Redis that answers late, on a slow machine, is not given up."""
+    """Keeps the announcer and the waiter from giving up a Redis that is slow on a slow machine."""
     monkeypatch.setattr(announce, "TIMEOUT_S", PATIENCE_S)
 
 
@@ -50,7 +50,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("patient")
 def test_an_announcement_wakes_the_waiter(server: "RealRedis") -> None:
     waiter, announcer = waiter_at(server), RedisAnnouncer(server.url)
-    assert not waiter.wait_for_news(1)  # from now on it knows where it stands
+    assert not waiter.wait_for_news(1)  # from now on it knows its position in the stream
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(waiter.wait_for_news, PATIENCE_MS)
@@ -83,7 +83,7 @@ def test_what_a_driver_says_last_is_sent_before_it_goes(
     for sequence in range(1, 21):
         monkeypatch.setenv(REDIS_URL_VARIABLE, server.url)
         with announcer_from_environment() as announce:
-            assert REDIS_URL_VARIABLE not in os.environ  # where an author's code would find it
+            assert REDIS_URL_VARIABLE not in os.environ  # an author's code would find it there
             announce(RUN, sequence)
 
     with redis.Redis.from_url(server.url) as client:
@@ -228,7 +228,7 @@ def waiter_at(server: "RealRedis") -> NewsWaiter:
 
 
 class RealRedis:
-    """A real server, with its data in the test's directory."""
+    """A real Redis server that keeps its data in the test's directory."""
 
     def __init__(self, directory: Path, port: int) -> None:
         self._directory = directory

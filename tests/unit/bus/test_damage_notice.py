@@ -1,4 +1,4 @@
-"""Notices of damage: once per damage, to the run that the point lies with, and only to ask."""
+"""A notice of damage asks the driver of the point's run, once per damage, to read the point."""
 
 import os
 from pathlib import Path

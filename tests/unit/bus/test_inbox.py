@@ -60,7 +60,7 @@ def test_what_was_done_before_marks_had_a_directory_is_done(directory: RunDirect
 def test_who_looks_for_commands_does_not_meet_all_that_were_ever_done(
     directory: RunDirectory,
 ) -> None:
-    """It looks twenty times a second, and a run may be asked for something every minute."""
+    """The driver looks twenty times a second, and a run may get a command every minute."""
     for number in range(3):
         submit(directory, savepoint(f"request.{number}"))
         Inbox(directory).done(RequestId(f"request.{number}"))
@@ -92,7 +92,7 @@ def test_a_delivery_that_races_with_done_is_passed_over(directory: RunDirectory)
     content = file.read_bytes()
     Inbox(directory).done(RequestId("a"))
 
-    file.write_bytes(content)  # its deliverer had looked before it was done
+    file.write_bytes(content)  # the deliverer looked before the command was done
 
     assert Inbox(directory).pending() == []
 

@@ -1,4 +1,4 @@
-"""The journal: whole lines, no gaps, whatever dies while writing."""
+"""The journal: whole lines and no gaps, even if a writer dies at any point."""
 
 import os
 import threading
@@ -67,7 +67,7 @@ def test_a_torn_last_line_is_cut_off_and_its_number_is_used_again(directory: Run
     "told",
     [
         JobStatusChanged(status=JobStatus.RUNNING, reason=""),
-        RequestAccepted(request_id=RequestId("kill")),  # which no other driver may do again
+        RequestAccepted(request_id=RequestId("kill")),  # no other driver may carry it out again
     ],
     ids=["a status", "a request"],
 )
@@ -297,7 +297,7 @@ def test_the_newest_event_of_a_kind_is_found_however_far_back_it_lies(
         assert journal.newest(CheckpointTriggered) is None
         for checkpoint_id in (1, 2):
             journal.append(triggered(checkpoint_id), Attempt(1))
-        for _ in range(60):  # longer than what is read at once, and it names the kind
+        for _ in range(60):  # more than one read takes, and the text contains the kind
             journal.append(noise, Attempt(1))
     with writer(directory) as journal:
         found = journal.newest(CheckpointTriggered)
@@ -339,7 +339,7 @@ class FixedClock:
 
 
 class YieldingClock(FixedClock):
-    """Lets another thread go first, right between the number and the line."""
+    """Lets another thread run between the choice of the number and the write of the line."""
 
     def wall_ms(self) -> int:
         os.sched_yield()

@@ -1,4 +1,4 @@
-"""A journal in segments reads as one, whatever dies while a segment begins or goes."""
+"""A journal in segments reads as one, even if a driver dies while it begins or deletes one."""
 
 import errno
 import os
@@ -57,7 +57,7 @@ from tests.unit.storage.disks import STEPS_MAX, DurableDisk, Killed
 
 FIRST = Attempt(1)
 SMALL = 1_500
-"""Bytes of a segment: about ten lines."""
+"""The bytes of a segment of about ten lines."""
 
 
 @pytest.fixture
@@ -69,9 +69,9 @@ def directory(tmp_path: Path) -> RunDirectory:
 def test_however_long_a_run_is_every_reader_finds_what_it_found_in_one_file(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Drivers come and go, segments are deleted up to the reader that is furthest behind."""
+    """Drivers come and go, and segments are deleted up to the reader that is furthest behind."""
     for sync in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, sync, lambda _: None)  # the power stays
+        monkeypatch.setattr(os, sync, lambda _: None)  # the power never fails here
     rng = random.Random(seed)
     told: list[Event] = []
     readers = [Reader(directory) for _ in range(2)]
@@ -130,7 +130,7 @@ def test_a_death_at_any_step_of_going_on_in_a_new_segment_costs_nothing(
         found = list(every_envelope(directory.journal_file))
         assert [each.sequence for each in found] == list(range(1, len(found) + 1))
         events = [e.event for e in found if not isinstance(e.event, JournalContinued)]
-        at_most = told[: len(written) + 1]  # nobody heard of the last one
+        at_most = told[: len(written) + 1]  # no caller learned that the last one is there
         assert events in ([*written, status(99)], [*at_most, status(99)])
         assert reader.read(10_000).told() == events
         shutil.rmtree(tmp_path / str(step))
@@ -144,7 +144,7 @@ def test_a_death_at_any_step_of_going_on_in_a_new_segment_costs_nothing(
 def test_a_failure_at_any_step_of_going_on_in_a_new_segment_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the disk did not take was refused; what it took is there, each once."""
+    """The writer refuses the lines that the disk did not take; the others are there once each."""
     for step in range(1, STEPS_MAX):
         directory = RunDirectory.of(tmp_path / str(step), "flights", RunId("r1"))
         written: list[Event] = []
@@ -165,7 +165,7 @@ def test_a_failure_at_any_step_of_going_on_in_a_new_segment_costs_nothing(
         found = list(every_envelope(directory.journal_file))
         assert [e.event for e in found if not isinstance(e.event, JournalContinued)] == written
         assert [each.sequence for each in found] == list(range(1, len(found) + 1))
-        is_litter = disk.failed_call == "unlink"  # a name that is left over ends the driver
+        is_litter = disk.failed_call == "unlink"  # a leftover name ends the driver
         assert error is None or isinstance(error, Retryable) or is_litter
         if disk.failed_call is None:
             return
@@ -175,7 +175,7 @@ def test_a_failure_at_any_step_of_going_on_in_a_new_segment_costs_nothing(
 def test_the_segment_before_is_durable_before_another_one_begins(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a loss of power would leave a hole between them."""
+    """Otherwise a loss of power would leave a hole between the segments."""
     steps: list[str] = []
     link, sync = os.link, os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda file: (steps.append("sync"), sync(file)))
@@ -203,7 +203,7 @@ def test_a_journal_from_before_there_were_segments_goes_on_in_segments(
 
 
 def test_a_new_driver_reads_the_newest_segment_alone(directory: RunDirectory) -> None:
-    """However long the run is, and though no person ever changed its settings."""
+    """This is so in a run of any length, even if no person ever changed its settings."""
     with writer(directory) as journal:
         journal.append(triggered(1), FIRST)
         while len(segments_of(directory.journal_file)) < 5:
@@ -304,7 +304,7 @@ def test_the_end_of_a_run_is_its_last_event_however_long_its_segment_is(
 
 
 def test_a_segment_that_cannot_be_summed_up_goes_on(directory: RunDirectory) -> None:
-    """A line that this program cannot read stops its readers; it does not stop the run."""
+    """A line that this version cannot read stops the readers, not the run."""
     with writer(directory) as journal:
         journal.append(lost(1), FIRST)
     with directory.journal_file.open("ab") as file:
@@ -369,7 +369,7 @@ def test_segments_go_from_the_oldest_up_to_the_first_that_is_young_or_unread(see
 
 
 class Reader:
-    """Goes on where it was, as the projector does."""
+    """A reader that continues from its last position, as the projector does."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._path = directory.journal_file
@@ -377,7 +377,7 @@ class Reader:
         self.found: list[Envelope] = []
 
     def read(self, bytes_max: int, times: int | None = None) -> "Reader":
-        """So often, or until there is nothing more."""
+        """Reads `times` times, or until nothing more comes if None."""
         before = -1
         while times != 0 and before != self.offset:
             times, before = None if times is None else times - 1, self.offset
@@ -390,7 +390,7 @@ class Reader:
 
 
 class JournalDisk(DurableDisk):
-    """What the journal's writer does are steps, too; what is there to begin with stays."""
+    """Counts the journal writer's calls as steps too, and keeps the files that exist already."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
         super().__init__(monkeypatch, root)
@@ -518,7 +518,7 @@ def connected(told: list[Event]) -> dict[int, int]:
 
 
 def newest_slots(directory: RunDirectory) -> dict[int, int]:
-    """As a reader finds them who knows the newest segment alone."""
+    """Returns the slots that a reader finds if it reads only the newest segment."""
     newest = segments_of(directory.journal_file)[-1:]
     events: list[Event] = []
     for segment in newest:

@@ -1,4 +1,4 @@
-"""The lease: one driver per run, however the one before died, and numbers that never return."""
+"""The lease: one driver per run, however the last one died, and attempt numbers never repeat."""
 
 import fcntl
 import os
@@ -126,7 +126,7 @@ def test_of_the_files_of_numbers_only_the_newest_stay(directory: RunDirectory) -
 def test_a_number_whose_file_was_deleted_is_not_given_out_again(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver looks for the newest number and is stopped; while it stands still others go on."""
+    """A driver looks up the newest number and is stopped; meanwhile others take many numbers."""
     zombie, others = Lease.acquire(directory), Lease(directory, os.open(os.devnull, os.O_RDONLY))
     looked_for, theirs = lease_module._newest_attempt(directory), list[Attempt]()
 
@@ -158,7 +158,7 @@ def test_an_attempt_is_current_until_the_next_is_numbered(directory: RunDirector
 def test_a_driver_whose_run_was_taken_over_is_not_current(directory: RunDirectory) -> None:
     zombie = Lease.acquire(directory)
     attempt = zombie.next_attempt()
-    (directory.attempts / "2").touch()  # what its successor does, under whatever lock
+    (directory.attempts / "2").touch()  # as its successor does, under any lock
 
     assert not zombie.is_current(attempt)
     assert zombie.next_attempt() == 3
@@ -186,7 +186,7 @@ def test_no_number_is_given_out_twice_in_a_race(directory: RunDirectory) -> None
 def test_asking_for_the_owner_does_not_keep_a_driver_out(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The probe lets go when the driver has been refused once, and not before."""
+    """The probe releases the lock only after the driver has been refused once."""
     directory.path.mkdir(parents=True)
     probe = os.open(directory.lease_lock, os.O_RDWR | os.O_CREAT)
     fcntl.flock(probe, fcntl.LOCK_SH)
@@ -315,7 +315,7 @@ def test_of_many_that_fence_off_and_acquire_at_once_one_holds_the_lease(
 def test_who_waits_for_a_lock_that_is_replaced_meanwhile_does_not_get_the_run(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has opened the old file, whose holder dies as it is fenced off."""
+    """The waiting driver has opened the old lock file; its holder dies when it is fenced off."""
     hung, flock = Lease.acquire(directory), fcntl.flock
     owner = owned_by(directory)
 
@@ -382,7 +382,7 @@ def holds(lease: Lease) -> bool:
 
 
 def hold(directory: RunDirectory, processes: list, way: str = "plain") -> subprocess.Popen[str]:
-    """A process that holds the lease, in a group of its own."""
+    """Starts a process that holds the lease, in its own process group."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(directory.path), way],
         cwd=ROOT,

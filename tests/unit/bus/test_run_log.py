@@ -1,4 +1,4 @@
-"""The log of a run: bounded, readable while it is written, and with places that stay."""
+"""The log of a run: bounded, readable while it is written, with places that keep their line."""
 
 import logging
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What a gate gives out at once: joined batches, and nothing in another order."""
+"""The runs that a gate gives out: it joins batches and never changes the order."""
 
 import random
 from collections.abc import Callable
@@ -244,7 +244,7 @@ def test_a_gate_that_was_not_told_how_joins_nothing() -> None:
 
 
 class Waiting:
-    """A gate that waits up to 5 ms for 3 rows, and whether its reader was woken."""
+    """A gate that waits up to 5 ms for 3 rows, and counts how often it woke its reader."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -349,7 +349,7 @@ def test_every_channel_stays_in_order_and_no_mark_passes_what_it_must_follow(see
 
 
 def take_one(gate: Gate, received: dict[ChannelId, list[Element]]) -> bool:
-    """What the operator is given, split up again by channel: each row tells where it was sent."""
+    """Polls once and sorts the elements by channel, which a row's origin names. False if none."""
     match gate.poll_run():
         case None:
             return False
@@ -364,7 +364,7 @@ def take_one(gate: Gate, received: dict[ChannelId, list[Element]]) -> bool:
 
 
 def random_stream(rng: random.Random) -> list[Element]:
-    """Watermarks grow; records are late now and then."""
+    """Returns a stream with growing watermarks, barriers, and records that are late at times."""
     elements: list[Element] = []
     now = 0
     for number in range(rng.randint(0, 40)):
@@ -384,7 +384,7 @@ def without_watermarks(stream: list[Element]) -> list[Element]:
 
 
 def newest_before(stream: list[Element], before: list[Element]) -> int:
-    """The newest watermark of a stream that lies before what comes after these elements."""
+    """Returns the stream's newest watermark before the first element that is not in `before`."""
     left = len(without_watermarks(before))
     newest_ms = 0
     for element in stream:
@@ -398,7 +398,7 @@ def newest_before(stream: list[Element], before: list[Element]) -> int:
 
 
 def at_barriers(stream: list[Element]) -> list[int]:
-    """How far event time is at each barrier, and at the end."""
+    """Returns the event time at each barrier and at the end."""
     watermark_ms, found = 0, []
     for element in stream:
         if isinstance(element, Watermark):
@@ -409,7 +409,7 @@ def at_barriers(stream: list[Element]) -> list[int]:
 
 
 def late_rows(stream: list[Element]) -> list[int]:
-    """Times at or below a watermark before them."""
+    """Returns the times that are at or below an earlier watermark."""
     watermark_ms, late = -1_000, []
     for element in stream:
         if isinstance(element, Watermark):

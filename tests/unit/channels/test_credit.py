@@ -1,4 +1,4 @@
-"""Credit: who may pass when. What it means for channels is the contract suite's."""
+"""Credit: when a writer may pass. The contract suite tests its effect on channels."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How much a channel may hold: what its reader consumes in time, never nothing, never too much."""
+"""A channel may hold what its reader consumes in the target time, within fixed bounds."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ EVERY_BATCH = Debloating(target_ms=500.0, period_ms=0.001, samples=10**6, thresh
 A, B = ChannelId("a"), ChannelId("b")
 
 Cost = Callable[[int], float]
-"""What a batch of so many bytes takes, in ms."""
+"""Maps the size of a batch in bytes to the time it takes in ms."""
 
 
 @pytest.mark.parametrize("channels", [1, 2, 16])
@@ -158,7 +158,7 @@ def test_the_bounds_are_reached_by_a_small_change_too() -> None:
 
 
 def test_what_every_batch_costs_by_itself_does_not_make_batches_smaller_and_smaller() -> None:
-    """A call to a service takes a second for any number of rows: fewer at once help nothing."""
+    """A call to a service takes a second for any number of rows, so smaller batches do not help."""
     work = worked(2, lambda size: 1_000.0)
 
     work.go_on(random.Random(1), ms=120_000)
@@ -199,7 +199,7 @@ def test_how_long_what_is_queued_takes_is_known_once_something_was_consumed() ->
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_channel_whose_window_changes_goes_on_to_its_end_in_order(seed: int) -> None:
-    """No credit is lost, and none is given twice: the writer never stands still for good."""
+    """No credit is lost or given twice, so the writer never stops for good."""
     rng = random.Random(seed)
     host = Measured(rng.choice([1, 700, 5_000, CAPACITY_BYTES]), rng)
     sent = list(range(300))
@@ -211,7 +211,7 @@ def test_a_channel_whose_window_changes_goes_on_to_its_end_in_order(seed: int) -
 
 
 def test_a_slow_reader_has_little_in_front_of_it() -> None:
-    """As many batches as it consumes in the target time, one that was on its way, and its own."""
+    """The batches that it consumes in the target time, one on its way, and the one in work."""
     host = Measured(CAPACITY_BYTES, random.Random(1), ms_of_row=100.0)
     element = numbers(1)
 
@@ -272,8 +272,11 @@ def test_time_of_marks_counts_with_the_records_after_them() -> None:
 
 
 def test_each_input_of_an_operator_holds_what_is_consumed_of_it_in_time() -> None:
-    """The sides of a join do not cost the same: by an average of both, the dear one holds more than
-    is consumed in the target time, and the cheap one less."""
+    """The two sides of a join differ in cost.
+
+    With an average of both, the expensive side would hold more than is consumed in the target
+    time, and the cheap side less.
+    """
     gate, clock = Gate([A, B], CAPACITY_BYTES, EVERY_BATCH), ManualClock()
     gate.measure_by(clock)
     gate.coalesce(Coalescing({A: InputOfChannel(0), B: InputOfChannel(1)}, 64))
@@ -337,7 +340,7 @@ class Changing:
 
 @dataclass(slots=True)
 class Worked:
-    """A reader that takes at once what its channels hold."""
+    """A reader that takes all that its channels hold in one batch."""
 
     machine: Debloater
     cost: Cost

@@ -1,4 +1,4 @@
-"""The gate's own rules; what every channel promises is the contract suite's."""
+"""The gate's own rules. The contract suite tests the promises of every channel."""
 
 import pyarrow as pa
 import pytest
@@ -155,7 +155,7 @@ def barrier(number: int) -> Barrier:
 
 
 def attach(gate: Gate, channel: ChannelId) -> tuple[Inlet, list[int]]:
-    """The inlet, and the credit as it comes back."""
+    """Returns the inlet and a list that collects the credit as it comes back."""
     returned: list[int] = []
     inlet = gate.attach(channel, return_credit=returned.append, on_close=lambda reason: None)
     return inlet, returned

@@ -1,4 +1,4 @@
-"""Whatever happens to a port or to its callers, the owner of the port hears of it."""
+"""The owner of a port hears of everything that happens to the port and its callers."""
 
 import errno
 import queue
@@ -135,7 +135,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 @dataclass(slots=True)
 class ScriptedListener:
-    """Gives out what the test puts in: connections, and errors."""
+    """A listener that gives out the connections and errors that the test puts in."""
 
     accepted: "queue.SimpleQueue[socket.socket | Exception]" = field(
         default_factory=queue.SimpleQueue
@@ -155,7 +155,7 @@ class ScriptedListener:
 
 
 class Watched:
-    """A port, and what its owner hears: claims that were let in, refusals, and its own end."""
+    """A port and everything its owner hears: admitted claims, refusals, and the port's end."""
 
     def __init__(self, limits: NetworkLimits | None = None) -> None:
         self.heard: queue.SimpleQueue[object] = queue.SimpleQueue()

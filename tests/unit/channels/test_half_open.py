@@ -1,4 +1,4 @@
-"""A connection whose peer has vanished from the network ends by itself in bounded time."""
+"""A connection whose peer has vanished from the network ends in bounded time."""
 
 import queue
 import secrets

@@ -1,4 +1,4 @@
-"""The handshake: who is admitted, and that the token never travels."""
+"""The handshake admits only holders of the token, and never sends the token itself."""
 
 import socket
 import threading
@@ -125,7 +125,7 @@ def test_a_client_that_has_proved_itself_may_still_be_turned_away(ends: Ends) ->
 
 
 class Server:
-    """Runs `verify_token` in a thread; the lenient one admits any caller."""
+    """Runs `verify_token` in a thread; a lenient server admits any caller."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Server:
 
 
 class Recording:
-    """A connection that keeps what passes through it."""
+    """A connection that keeps the bytes that pass through it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""What waits at the writer; the rest of the outbox's rules are the contract suite's."""
+"""Elements that wait at the writer. The contract suite tests the outbox's other rules."""
 
 import pyarrow as pa
 import pytest

@@ -103,7 +103,7 @@ def test_a_caller_that_says_nothing_is_sent_away(slots: "Slots") -> None:
     network = slots.start(0, limits=NetworkLimits(handshake_timeout_ms=200))
     with socket.create_connection(network.address) as silent:
         silent.settimeout(DEADLINE_S)
-        while silent.recv(1 << 10):  # what it is asked to prove, then the end
+        while silent.recv(1 << 10):  # the challenge, then the end
             pass
 
     wait_until(lambda: len(slots.refused) == 1)
@@ -222,7 +222,7 @@ def test_a_reader_that_breaks_the_rules_ends_its_writers(
 
 
 def test_a_writer_blocked_in_the_kernel_ends_when_the_network_closes(slots: "Slots") -> None:
-    """And not because its peer has not answered for so long."""
+    """The timeout for a silent peer is too long to be the reason here."""
     network = slots.start(0, limits=NetworkLimits(unanswered_ms=3 * int(DEADLINE_S) * 1_000))
     output = network.output(A, 1)
     reader = slots.listen_as_peer(network)
@@ -384,7 +384,7 @@ signal.pause()
 
 
 class ReluctantConnection:
-    """Takes so many bytes of the first call, as a kernel may that is interrupted by a signal."""
+    """Takes only some bytes of the first call, as a kernel may when a signal interrupts it."""
 
     def __init__(self, accepted: int) -> None:
         self._accepted = accepted
@@ -434,7 +434,7 @@ class Slots:
         return gate
 
     def dial_as_peer(self, slot: int) -> socket.socket:
-        """A connection to slot 0 that has proved itself."""
+        """Returns a connection to slot 0 that has proved its token."""
         connection = socket.create_connection(self.networks[0].address)
         self._sockets.append(connection)
         audience = audience_of(0)
@@ -442,7 +442,7 @@ class Slots:
         return connection
 
     def listen_as_peer(self, network: SlotNetwork) -> socket.socket:
-        """Slot 1 as a bare socket to which `network` is connected and has opened channel 0."""
+        """Returns slot 1 as a bare socket; `network` has connected to it and opened channel 0."""
         accepted: list[socket.socket] = []
         listener = socket.create_server(("127.0.0.1", 0))
         address = listener.getsockname()
@@ -484,13 +484,13 @@ def open_channel(peer: socket.socket) -> None:
 def is_let_in(slots: Slots) -> bool:
     try:
         slots.dial_as_peer(1)
-    except (ProtocolError, OSError):  # those before it have not left yet
+    except (ProtocolError, OSError):  # earlier callers have not left yet
         return False
     return True
 
 
 def nothing_more_is_sent_to(reader: socket.socket) -> bool:
-    """The writer's end, in this process too, has told so to the kernel."""
+    """Returns True if the writer's end, also in this process, has sent its FIN."""
     ends = psutil.Process().net_connections("tcp")
     states = [end.status for end in ends if end.laddr == reader.getpeername()]
     return states in ([psutil.CONN_FIN_WAIT1], [psutil.CONN_FIN_WAIT2])

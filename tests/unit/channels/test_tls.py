@@ -25,7 +25,7 @@ TIMEOUT_MS = 20_000
 DEADLINE_S = 30.0
 TOKEN = "0123456789abcdef"
 LIMITS = NetworkLimits(handshake_timeout_ms=TIMEOUT_MS)
-SHORT = NetworkLimits(handshake_timeout_ms=500)  # where each end waits for the other's first word
+SHORT = NetworkLimits(handshake_timeout_ms=500)  # each end waits for the other to speak
 LARGE = bytes(range(256)) * (4 << 12)  # 4 MiB, more than any buffer between the ends
 
 
@@ -41,7 +41,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture
 def ends(ours: Authority) -> Iterator[tuple[TlsConnection, TlsConnection]]:
-    """Two ends of one connection."""
+    """Yields the two ends of one connection."""
     accepting, connecting = secured(ours.tls(), ours.tls())
     assert isinstance(accepting, TlsConnection)
     assert isinstance(connecting, TlsConnection)
@@ -178,7 +178,7 @@ def test_a_client_without_a_certificate_is_refused(ours: Authority) -> None:
 def test_an_authority_that_only_the_server_trusts_does_not_deceive_a_client(
     ours: Authority, theirs: Authority
 ) -> None:
-    """The client would be let in, but does not trust who lets it."""
+    """The server would admit the client, but the client does not trust the server."""
     mixed = msgspec.structs.replace(ours.issued(), authority=theirs.file)
 
     _, client = secured(ours.tls(), Tls.load(mixed))
@@ -270,7 +270,7 @@ def secured(server: Tls, client: Tls) -> tuple[End, End]:
 def both(
     server: Tls, accepted: socket.socket, client: Tls, connecting: socket.socket
 ) -> tuple[TlsConnection, TlsConnection]:
-    """What each end gets: a connection, or the reason why not."""
+    """Returns what each end gets: a connection, or the reason why it has none."""
 
     def accept() -> End:
         try:
@@ -294,7 +294,7 @@ def both(
 
 
 def refusal_met_by(connection: TlsConnection) -> ProtocolError:
-    """In TLS 1.3 a client learns only by reading that it was refused."""
+    """Returns the refusal, which a client in TLS 1.3 learns of only when it reads."""
     connection.settimeout(DEADLINE_S)
     try:
         received = connection.recv(1)

@@ -1,4 +1,4 @@
-"""Frames: what is cut from a stream of bytes, and what is refused before it costs anything."""
+"""Frames: the reader cuts them from a byte stream and refuses bad ones before they cost memory."""
 
 import contextlib
 import random
@@ -123,7 +123,7 @@ def test_an_absurd_header_is_refused_before_its_body(kind: int, length: int, cla
     with pytest.raises(ProtocolError, match=claim):
         reader.read()
 
-    # What other tests left may be freed meanwhile, so it may be less.
+    # The memory of other tests may be freed meanwhile, so the total may shrink.
     assert pa.total_allocated_bytes() <= before
 
 
@@ -238,7 +238,7 @@ def reading_pieces(
     expected: frozenset[Kind] = FORWARD,
     longest: int = 300_000,
 ) -> FrameReader:
-    """A reader of a connection over which the stream comes in pieces, and then ends."""
+    """Returns a reader of a connection that carries the stream in pieces and then ends."""
     near, far = socket.socketpair()
 
     def send() -> None:

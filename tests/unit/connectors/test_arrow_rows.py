@@ -1,4 +1,4 @@
-"""Rows at hand as a source: a position means the same row in every process."""
+"""In-process rows as a source: a position means the same row in every process."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""A directory is listed once for a run, and what was found travels to its slots."""
+"""A directory is listed once for a run, and the run's slots receive what was found."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Building a pipeline contacts nothing: every process builds it, also while a server is away."""
+"""Building a pipeline contacts no server: every process builds it, even while one is away."""
 
 import socket
 from collections.abc import Callable
@@ -103,7 +103,7 @@ OF_KAFKA = ["ExactlyOnceKafka", "WriteAheadKafka"]
 
 
 class Contacted(Exception):
-    """Something left this process, or a client that would was made."""
+    """The code contacted a server, or made a client that would."""
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +115,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(socket.socket, name, refuse)
     for name in ("getaddrinfo", "create_connection"):
         monkeypatch.setattr(socket, name, refuse)
-    monkeypatch.setattr(sa.Engine, "connect", refuse)  # its client is no Python
+    monkeypatch.setattr(sa.Engine, "connect", refuse)  # its client is not written in Python
     monkeypatch.setattr(admin, "AdminClient", refuse)
     monkeypatch.setattr(KafkaCoordinator, "__init__", refuse)
 
@@ -141,7 +141,7 @@ def test_building_with_a_sink_contacts_nothing(sink: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("sink", [*OF_SERVERS, *OF_KAFKA])
 def test_a_start_does_ask_the_target(sink: str, tmp_path: Path) -> None:
-    """Or the two above would pass because nothing is noticed."""
+    """Otherwise the two tests above could pass because no contact is ever noticed."""
     pipeline = build(SINKS[sink](tmp_path))
 
     with pytest.raises(Contacted):

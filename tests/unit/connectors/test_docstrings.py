@@ -1,4 +1,4 @@
-"""The reference of the connectors has each of them, and says what each of its parameters means."""
+"""The connector reference has every connector and says what each of its parameters means."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""One list of all connectors, each imported when it is used."""
+"""The package lists all connectors and imports each one when it is first used."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""Generated rows follow from the seed alone, and come at the rate that was asked for."""
+"""Generated rows depend on the seed alone, and come at the requested rate."""
 
 import numpy as np
 import pyarrow as pa

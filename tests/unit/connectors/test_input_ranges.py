@@ -1,4 +1,4 @@
-"""Input ranges: what lies between two cuts, whichever subtask read it."""
+"""Input ranges: what was read between two cuts, no matter which subtask read it."""
 
 import random
 
@@ -21,7 +21,7 @@ SPLITS, SPLIT_RECORDS = 7, 10
 
 @pytest.mark.parametrize("seed", range(100))
 def test_ranges_follow_on_one_another_and_cover_every_split_once(seed: int) -> None:
-    """Splits are read by subtasks in turn, whose number changes at some of the cuts."""
+    """Subtasks read the splits in turn, and the number of subtasks changes at some cuts."""
     rng = random.Random(seed)
     readers = [initial(0, 1)]
     cut: list[Json] = []

@@ -1,4 +1,4 @@
-"""Positions: every record is read once, at whatever parallelism and however often it changes."""
+"""Positions: every record is read once, at any parallelism and however often it changes."""
 
 import random
 

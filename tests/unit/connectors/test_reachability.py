@@ -1,4 +1,4 @@
-"""Whether a stored position still means what it meant: files that vanished, moved up or changed."""
+"""A stored position is checked against files that vanished, moved up or changed."""
 
 import random
 from pathlib import Path
@@ -118,7 +118,7 @@ def test_a_listed_file_that_is_still_to_be_read_and_gone_is_named(directory: Pat
 
 @pytest.mark.parametrize("seed", range(60))
 def test_no_vanished_file_goes_unnoticed_at_any_parallelism(seed: int, tmp_path: Path) -> None:
-    """Rescales deal the splits again; one subtask always remembers the last one that was opened."""
+    """Rescaling deals the splits again, but one subtask always remembers the last split opened."""
     rng = random.Random(seed)
     for number, name in enumerate(NAMES):
         write(tmp_path / f"{name}.parquet", first=10 * number)
@@ -161,7 +161,7 @@ def test_file_sources_tell_versions(directory: Path) -> None:
 
 
 class Nameless:
-    """One split, and no way to tell whether it is what it was."""
+    """A source with one split that cannot tell whether the split has changed."""
 
     schema = SCHEMA
     timestamp_column = None
@@ -191,7 +191,7 @@ def source_in(directory: Path) -> Source:
 
 
 def read_until(directory: Path, *, split: int, offset: int) -> SplitPositions:
-    """What one subtask stores that has read all before `split` and `offset` records of it."""
+    """Returns the position after reading all splits before `split`, and `offset` records of it."""
     source = source_in(directory)
     memory, position = SplitMemory(source, []), initial(0, 1)
     for index in range(min(split + 1, len(NAMES))):

@@ -1,4 +1,4 @@
-"""Servers that take a connection and say nothing: given up, with their names, as soon as asked."""
+"""Servers that accept a connection and say nothing: the client gives up soon and names them."""
 
 import socket
 import time
@@ -23,7 +23,7 @@ from pipelines.domain.errors import Rejected, Retryable
 SCHEMA = pa.schema([("key", pa.int64())])
 USUAL_S = 600
 SOON_S = USUAL_S / 5
-"""Far from both, so that a slow machine changes nothing."""
+"""Far from the shortest and the usual wait, so that a slow machine changes nothing."""
 
 Question = Callable[[int], object]
 QUESTIONS: dict[str, Question] = {

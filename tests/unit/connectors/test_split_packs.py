@@ -1,4 +1,4 @@
-"""Finished splits are kept exactly, in few bytes, whatever their names are and who owns them."""
+"""Finished splits are kept exactly, in few bytes, with any names and any owners."""
 
 import random
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The two-phase base: lazy transactions, commits that repeat, losses that are named, orphans."""
+"""The two-phase base: lazy transactions, repeated commits, reported losses, and orphans."""
 
 import pytest
 
@@ -133,7 +133,7 @@ def test_orphans_are_ended_once_what_was_restored_is_committed(first_deed: str) 
 
 
 def test_orphans_of_others_are_left_alone() -> None:
-    """Another run's, the own attempt's, and those of a subtask that another one inherits."""
+    """The others are of another run, of this attempt, or of a subtask that another one inherits."""
     sink = FakeTransactionsSink()
     others = {"run-0/1/1/0": [1], "run-1/3/2/0": [2], "run-1/2/1/1": [3]}
     sink.prepared = {**others, "run-1/2/1/0": [4], "run-1/2/1/2": [5]}

@@ -163,7 +163,7 @@ CONTEXT = context_of(2)
 
 
 class ForgetfulTarget(FakeLogTarget):
-    """Its marker is its own, and goes with it."""
+    """Keeps its own marker, which is lost with it."""
 
     def __init__(self, sink: FakeLogSink, *, is_away: bool = False) -> None:
         super().__init__(sink, CONTEXT)

@@ -1,4 +1,4 @@
-"""The settings of barriers: what contradicts is refused, what is set reaches the slots."""
+"""The settings of barriers: contradictions are refused, and the values reach the slots."""
 
 import pytest
 
@@ -99,5 +99,5 @@ def test_every_slot_is_told_how_much_may_be_held_back() -> None:
     ],
 )
 def test_at_most_once_no_older_point_is_taken(given: dict[str, str], may_fall_back: bool) -> None:
-    """What has come out since would come out again."""
+    """After a return to an older point, the sinks would write the later output again."""
     assert parse_settings(given).may_fall_back is may_fall_back

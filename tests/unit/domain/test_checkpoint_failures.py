@@ -1,4 +1,4 @@
-"""Every reason of Flink either occurs, or the table says why it cannot."""
+"""Each of Flink's failure reasons either occurs, or the table says why it cannot."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Commands: each says what it is, is read by drivers of other versions, and is shown as typed."""
+"""Commands: each describes itself, drivers of other versions read it, pages show it as typed."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""The kind of a failure: what an error, with its causes, says to the person who has to act."""
+"""The kind of a failure: what an error and its causes mean for the operator who must act."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""The job graph: what chains, what is exchanged, and which shapes are refused by uid."""
+"""The job graph: chains, exchanges, and the shapes that are refused by uid."""
 
 import random
 
@@ -175,7 +175,7 @@ def test_a_key_without_columns_is_refused() -> None:
 
 
 def two_inputs() -> JobGraph:
-    """left -> kept and right, both keyed into join, which a sink follows."""
+    """left -> kept, then kept and right keyed into join, then a sink."""
     return JobGraph.of(
         [
             source("left"),
@@ -188,7 +188,7 @@ def two_inputs() -> JobGraph:
 
 
 Input = str | tuple[str, str]
-"""The upstream uid, with the column it is hashed by."""
+"""The upstream uid, alone or with the column that the edge is hashed by."""
 
 
 def source(uid: str) -> Node:

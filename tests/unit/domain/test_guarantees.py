@@ -1,4 +1,4 @@
-"""The end-to-end guarantee: no more than a source, the mode or a sink, and with its reason."""
+"""The end-to-end guarantee is no stronger than source, mode and sinks, and names the reason."""
 
 import pytest
 

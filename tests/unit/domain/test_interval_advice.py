@@ -1,4 +1,4 @@
-"""How often to checkpoint: the two published formulas, and the advice made of them."""
+"""How often to checkpoint: the two published formulas, and the advice based on them."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Key groups: whatever the parallelism, each has one owner, and owners and ranges agree."""
+"""Key groups: at any parallelism, each has one owner, and owners and ranges agree."""
 
 from itertools import pairwise
 

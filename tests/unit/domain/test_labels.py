@@ -1,4 +1,4 @@
-"""What a savepoint may be called."""
+"""The labels that a savepoint may have."""
 
 import pytest
 

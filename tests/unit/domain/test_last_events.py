@@ -1,4 +1,4 @@
-"""The last events before a violated invariant: bounded, and those of the host that met it first."""
+"""The last events before a violated invariant: bounded, and from the host that met it first."""
 
 import pytest
 

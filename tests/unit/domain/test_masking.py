@@ -1,4 +1,4 @@
-"""Texts that are stored or shown hide what this process has revealed, in every spelling."""
+"""Stored and shown texts hide every secret that this process has revealed, in every spelling."""
 
 import pytest
 

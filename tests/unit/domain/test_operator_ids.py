@@ -1,4 +1,4 @@
-"""Operator ids: the same as Flink's for the same uid."""
+"""Operator ids are the same as Flink's for the same uid."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What lies between two cuts is a difference of counts, and is never guessed."""
+"""The output between two cuts is a difference of counts, never a guess."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_who_goes_on_from_a_point_of_an_earlier_version_says_since_when_it_count
     assert counter_of_sink({RECORDS_WRITTEN: 3}, has_state=True) == RECORDS_WRITTEN
     assert counter_of_sink({}, has_state=True) == RECORDS_WRITTEN_SINCE
     assert counter_of_sink({RECORDS_WRITTEN_SINCE: 3}, has_state=True) == RECORDS_WRITTEN_SINCE
-    both = {RECORDS_WRITTEN: 3, RECORDS_WRITTEN_SINCE: 4}  # of subtasks that became one
+    both = {RECORDS_WRITTEN: 3, RECORDS_WRITTEN_SINCE: 4}  # two subtasks merged into one
     assert counter_of_sink(both, has_state=True) == RECORDS_WRITTEN_SINCE
 
 

@@ -1,4 +1,4 @@
-"""Who holds a target: random starts and restarts of several runs, then named corner cases."""
+"""The run that holds a target: random starts and restarts of several runs, then corner cases."""
 
 import random
 from contextlib import suppress
@@ -56,7 +56,7 @@ def test_a_target_that_was_emptied_by_hand_can_be_held_again() -> None:
 
 
 def test_a_target_that_began_to_count_again_is_not_taken_from_the_run_that_holds_it_now() -> None:
-    """It was emptied by hand, so that its epochs are below those of a claim."""
+    """A person emptied the target, so its epochs start again below the epoch of an older claim."""
     claim = Claim.after(run("a", epoch=7), run("b"), PLACE)
 
     with pytest.raises(

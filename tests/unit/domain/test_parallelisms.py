@@ -1,4 +1,4 @@
-"""A parallelism per operator: where chains break, what becomes of edges, and how many slots."""
+"""A parallelism per operator: where chains break, what edges become, how many slots a run needs."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_a_chain_breaks_where_the_parallelism_changes_and_records_are_dealt_ther
 
 
 def test_equal_parallelisms_stay_in_one_chain_and_a_run_never_changes_the_vertices() -> None:
-    """2 and the run's are two parallelisms also in a run at 2: its points fit one at 3."""
+    """A chain breaks there even in a run at 2, so that the points of that run fit a run at 3."""
     nodes = [source("s", own=2), operator("o", "s", own=2), operator("p", "o"), sink("x")]
 
     assert [vertex.nodes for vertex in JobGraph.of(nodes).vertices] == [("s", "o"), ("p", "x")]

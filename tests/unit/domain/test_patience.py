@@ -1,4 +1,4 @@
-"""How long a question waits: as usual, or less where a person does."""
+"""How long a question waits: the usual time, or less where a person is waiting."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What is written and how long a recovery takes: textbook formulas, and ones whose units agree."""
+"""Bytes written and recovery times: the textbook's formulas, and ours, whose units agree."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Operator state at any parallelism: dealt out, given to all, or the same everywhere."""
+"""Operator state at any parallelism: split between subtasks, given to all, or broadcast."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A password in text that would be stored and shown is refused by the name of what holds it."""
+"""A text with a password is refused before it is stored or shown; the error names its field."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The whole table: no value that makes no sense gets through, and no default differs silently."""
+"""The whole table of settings: nonsense is refused, and no default differs from Flink silently."""
 
 import re
 
@@ -45,7 +45,7 @@ TAKEN = {
     **{key: {"", *ANY_NAME} for key in NAMES},
     "jobmanager.rpc.address": ANY_NAME,
 }
-"""Free text: what else than a plain word could be a machine's name, and empty means not set."""
+"""The nonsense that a key accepts: these keys take free text, and an empty text means not set."""
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: str(d.key))
@@ -131,7 +131,7 @@ ENDS = {
         ("100", "101"),
     ),
 }
-"""Of every setting that is a number: the last value below, the least; the most, the next beyond."""
+"""Each numeric setting's limits: (below the least, the least), (the most, above the most)."""
 
 
 def test_every_setting_that_is_a_number_has_its_ends_listed() -> None:
@@ -190,7 +190,7 @@ FLINK = {
     "taskmanager.bind-host": "0.0.0.0",
     "security.ssl.internal.enabled": "false",
 }
-"""Defaults of Flink 2.3 for the keys that both have."""
+"""Flink 2.3's defaults for the keys that ftdash has too."""
 
 DIFFERENT = {
     "execution.checkpointing.interval",

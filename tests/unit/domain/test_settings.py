@@ -274,7 +274,7 @@ def test_a_change_that_a_start_would_refuse_is_refused(
 
 
 def declared_values(group: type, values: object) -> dict[str, object]:
-    """Of every field, at any depth, by the key that the field declares."""
+    """Maps the key that each field declares to its value, at any depth."""
     found: dict[str, object] = {}
     for each in fields(group):
         value = getattr(values, each.name)
@@ -293,7 +293,7 @@ CANDIDATES = (
 
 
 def another_value(definition: Definition) -> tuple[str, object]:
-    """The first candidate that is valid and not the default."""
+    """Returns the first candidate that is valid and not the default."""
     for text in CANDIDATES:
         try:
             value = definition.parse(text)

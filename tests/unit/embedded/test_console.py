@@ -1,4 +1,4 @@
-"""What is written to a terminal and to a log file."""
+"""The console's output to a terminal and to a log file."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""The person at the dashboard without the person: what goes wrong is a sentence, as for all."""
+"""A client that acts like a person at the dashboard, and reports each failure in a sentence."""
 
 import pytest
 

@@ -82,7 +82,7 @@ def test_versions_are_read_as_java_writes_them(specification: str, version: int)
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch) -> Path:
-    """An empty machine: no Java, and nothing remembered of the real one."""
+    """An empty machine: no Java, and nothing cached from the real machine."""
     java.find_java.cache_clear()
     monkeypatch.delenv("JAVA_HOME", raising=False)
     (tmp_path / "machine" / "bin").mkdir(parents=True)
@@ -91,7 +91,7 @@ def machine(tmp_path: Path, monkeypatch) -> Path:
 
 
 def install_java(home: Path, specification: str) -> None:
-    """A stand-in that answers the probe as a Java of that specification does."""
+    """Installs a stand-in that answers the probe as a Java of that specification does."""
     answer = f"{specification}\n    java.home = {home}"
     script = f"#!/bin/sh\necho '{answer}' >&2\n"
     java.write_executable(home / "bin" / "java", script)

@@ -1,4 +1,4 @@
-"""What `demo --check` concludes from the comparison."""
+"""The conclusions of `demo --check` from its comparison."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What `demo --check` holds against the sinks of `page_views`."""
+"""The expected answer that `demo --check` compares with the sinks of `page_views`."""
 
 import json
 import sqlite3

@@ -1,4 +1,4 @@
-"""The demonstration `page_views`: what it uses of the environment, and what it starts when."""
+"""The demonstration `page_views`: which variables it uses, and what it starts in which order."""
 
 import os
 from collections.abc import Iterator
@@ -148,14 +148,14 @@ def test_options_that_do_not_go_together_are_refused_in_a_sentence(words, senten
 
 @pytest.fixture
 def submitted(monkeypatch) -> dict:
-    """What the control plane was asked for."""
+    """The arguments with which the pipeline was submitted to the control plane."""
     asked: dict = {}
     monkeypatch.setattr(page_views.services, "submit_pipeline", lambda **given: asked.update(given))
     return asked
 
 
 class Planned:
-    """Implements `Demonstration`, as far as services go."""
+    """Implements the services of a `Demonstration`, and nothing else."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Which Redis server is chosen, and its configuration."""
+"""Which Redis server is chosen, and how it is configured."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Being asked to end, in a process of its own."""
+"""Signals that ask a process to end, tested on a process of its own."""
 
 import signal
 import subprocess
@@ -28,7 +28,7 @@ except KeyboardInterrupt as asked:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_every_way_of_asking_ends_in_order_and_asking_again_does_not_disturb(start, number) -> None:
-    process = start(ignored=signal.SIGINT)  # as in the background of a script
+    process = start(ignored=signal.SIGINT)  # as for a background process of a script
     assert process.stdout.readline() == "ready\n"
 
     process.send_signal(number)
@@ -54,7 +54,7 @@ def test_nohup_is_respected(start) -> None:
 
 @pytest.fixture
 def start() -> "Iterator[Callable[[signal.Signals], subprocess.Popen[str]]]":
-    """Starts the program, and ends it whatever it did with what it was asked."""
+    """Starts the program, and kills it after the test however it responded to the signal."""
     with ExitStack() as started:
 
         def start_one(ignored: signal.Signals) -> "subprocess.Popen[str]":
@@ -66,7 +66,10 @@ def start() -> "Iterator[Callable[[signal.Signals], subprocess.Popen[str]]]":
 
 
 def start_ignoring(ignored: signal.Signals) -> "subprocess.Popen[str]":
-    """However these tests were started: Python leaves alone what was ignored when it started."""
+    """Starts the program with only `ignored` ignored, however these tests were started.
+
+    Python keeps ignoring the signals that were ignored when it started.
+    """
     asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in asking}
     try:

@@ -29,13 +29,13 @@ STUBBORN = (
     "import signal, time, pathlib, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
     "pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
 )
-ORPHAN_MAKER = (  # a grandchild in a session of its own, as a driver is
+ORPHAN_MAKER = (  # its child runs in a session of its own, as a driver does
     "import subprocess, sys, time, pathlib;"
     "child = subprocess.Popen([sys.executable, '-c', sys.argv[2]], start_new_session=True);"
     "pathlib.Path(sys.argv[1] + '.new').write_text(str(child.pid));"
     "pathlib.Path(sys.argv[1] + '.new').rename(sys.argv[1]); time.sleep(600)"
 )
-WITNESS = (  # says, when it is asked to end, whether the process named in a file still lives
+WITNESS = (  # when it is asked to end, it says whether the process named in a file still lives
     "import psutil, pathlib, signal, sys, time;"
     "pid = lambda: int(pathlib.Path(sys.argv[1]).read_text());"
     "lives = lambda: psutil.pid_exists(pid()) and psutil.Process(pid()).status() != 'zombie';"

@@ -1,4 +1,4 @@
-"""Pipelines are found by declared name or by reference; what cannot be used says why."""
+"""Pipelines are found by declared name or by reference; an error says why one cannot be used."""
 
 import sys
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ not_a_pipeline = 1
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder `own_shop` that can be imported; write modules into it."""
+    """An importable folder `own_shop`, into which tests write modules."""
     folder = tmp_path / "own_shop"
     folder.mkdir()
     (folder / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""The prepared year: every row, in order, in twelve files; whole or written again."""
+"""The prepared year: every row in order, in twelve files, written again if not complete."""
 
 from pathlib import Path
 

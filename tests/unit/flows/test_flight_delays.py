@@ -1,4 +1,4 @@
-"""flight_delays: what it is made of, and which parameters it refuses."""
+"""flight_delays: its operators, and which parameters it refuses."""
 
 from pathlib import Path
 
@@ -92,7 +92,7 @@ def test_a_directory_without_data_is_refused_by_path(tmp_path: Path) -> None:
 
 
 def build(directory: Path, *, without: str | None = None, **parameters: str) -> Pipeline:
-    """The pipeline over a month without rows."""
+    """Builds the pipeline over a month without rows."""
     for name, schema in (("flights", FLIGHTS), ("weather", WEATHER)):
         if name != without:
             (directory / "data" / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""page_view_count: what it is made of, and which parameters it refuses."""
+"""page_view_count: its operators, and which parameters it refuses."""
 
 from pathlib import Path
 

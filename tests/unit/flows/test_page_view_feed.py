@@ -1,4 +1,4 @@
-"""The made-up views and their feed: the same in every process, none twice, none left out."""
+"""The generated views and their feed: the same in every process, none twice, none left out."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ SEED = 3
 
 
 class ListLog:
-    """Implements `ViewLog`. `breaks_at`: how many views it takes before it is away, once."""
+    """Implements `ViewLog`. After `breaks_at` views of a split it is away, once."""
 
     def __init__(self, splits: int, breaks_at: int | None = None) -> None:
         self.views: list[list[dict[str, object]]] = [[] for _ in range(splits)]
@@ -159,7 +159,7 @@ def test_a_server_that_is_full_is_waited_for(tmp_path: Path) -> None:
 
 
 def read(url: str, count: int) -> pa.RecordBatch:
-    """The oldest views of the stream, as a pipeline reads them."""
+    """Reads the views of the stream as a pipeline does, and checks that there are `count`."""
     source = RedisStreams(url, (stream_of("views", 0),), schema=VIEWS, is_bounded=True)
     [split] = source.find((), is_start=True)
     reader = source.open()

@@ -1,4 +1,4 @@
-"""page_views: what it is made of, what it counts as an app, and what it refuses."""
+"""page_views: its operators, what it counts as an app, and what it refuses."""
 
 from pathlib import Path
 

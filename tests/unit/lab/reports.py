@@ -1,4 +1,4 @@
-"""A lab's report as it might be, for tests of what is made of it."""
+"""A plausible lab report, for tests of the code that uses reports."""
 
 import msgspec
 

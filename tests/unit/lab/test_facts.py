@@ -1,4 +1,4 @@
-"""A run that did not go as planned is compared with nothing."""
+"""A run that did not go as planned is not compared."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The output is compared view by view: losses and repetitions never make up for each other."""
+"""The output is compared view by view: losses and repetitions never cancel each other out."""
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def test_what_was_read_again_is_counted_by_ranges_of_each_split() -> None:
 
 
 def rows(*told: tuple[int, int, int]) -> Rows:
-    """View, application and its total so far, of each row."""
+    """Returns rows, given the view, the application and its total so far of each."""
     made = np.zeros(len(told), ROW)
     for column, values in zip(("view", "app", "views"), zip(*told, strict=True), strict=False):
         made[column] = values

@@ -1,4 +1,4 @@
-"""A lab's options: their words say all of them, and what cannot be run is refused by name."""
+"""A lab's options: their words give all of them, and an impossible value is refused by name."""
 
 from argparse import ArgumentParser
 from itertools import pairwise

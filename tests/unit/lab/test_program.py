@@ -56,7 +56,7 @@ def test_a_wrong_option_is_refused(
 
 
 def status(monkeypatch: pytest.MonkeyPatch, outcome: LabReport | Exception, *words: str) -> int:
-    """Of a lab that comes to this."""
+    """Runs the program with a lab of this outcome, and returns the exit status."""
 
     def run_lab(*_: object) -> LabReport:
         if isinstance(outcome, Exception):

@@ -1,4 +1,4 @@
-"""A stage of slot processes always ends with a word to the master."""
+"""A stage of slot processes always tells the master that it has ended."""
 
 import queue
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The lab's input: the same views for everybody, each in its time, and every reading noted."""
+"""The lab's input: the same views at any number of splits, each in its time; it notes each read."""
 
 from pathlib import Path
 

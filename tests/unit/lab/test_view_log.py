@@ -1,4 +1,4 @@
-"""The lab's sink: what a reader may see of it, and from when on."""
+"""The lab's sink: which rows a reader sees, and from when on."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A pipeline in this process: its result, its failures, and going on from a savepoint."""
+"""A pipeline in this process: its result, its failures, and a start from a savepoint."""
 
 import subprocess
 import sys
@@ -55,7 +55,7 @@ def test_the_result_has_the_rows_of_each_collect(parallelism: int, splits: int) 
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_record_without_event_time_is_named_with_its_column(first: int) -> None:
-    """Alone in its batch, or behind others."""
+    """The record is alone in its batch, or comes after others."""
     env = Environment()
     rows = [*ORDERS[:first], {"product": "a", "price": 1, "at": None}, *ORDERS[first:]]
     schema = pa.schema(

@@ -1,4 +1,4 @@
-"""Rules on loads: each names its trouble, and a healthy pipeline under load has none."""
+"""Rules on loads: each names its trouble, and a healthy pipeline under load has no trouble."""
 
 import random
 from dataclasses import replace
@@ -22,8 +22,11 @@ from ftdash.metrics.queries.loads import HotKeys, SubtaskLoad
 
 @pytest.mark.parametrize("seed", range(200))
 def test_a_healthy_pipeline_under_load_has_no_finding(seed: int) -> None:
-    """Every subtask of an operator does about as much as its neighbours, also at full load; queues
-    fill and empty; event time goes on; some checkpoints take several times as long as others."""
+    """All subtasks of an operator do about the same work, even at full load.
+
+    Queues fill and empty, event time advances, and some checkpoints take several times as long as
+    others.
+    """
     rng = random.Random(seed)
     parallelism, level = rng.choice((1, 2, 4, 16)), rng.uniform(0.05, 1.0)
     seconds = [LoadMoment(float(s), healthy(rng, parallelism, level, s)) for s in range(61)]

@@ -1,8 +1,8 @@
-"""The answers of Nexmark's queries by DuckDB, which shares no code with the engine.
+"""DuckDB's answers to the Nexmark queries; DuckDB shares no code with the engine.
 
-The queries are Nexmark's own, in DuckDB's words. Windows that slide are made by hand, and so are
-sessions. Where SQL leaves open which of equal rows it keeps (q18, q19), the answer has only the
-columns that it decides; the test looks up the whole rows among the bids.
+The queries are Nexmark's own, in DuckDB's dialect. Sliding windows and sessions are written by
+hand. If SQL leaves open which of equal rows it keeps (q18, q19), the answer has only the columns
+that SQL decides. The test looks up the whole rows among the bids.
 """
 
 from collections import Counter
@@ -114,11 +114,11 @@ SQL = {
 
 NO_ZONE = pa.timestamp("us")
 UNDECIDED = {"q18", "q19"}
-"""Whole rows are kept, and SQL does not decide which ones of those with equal times or prices."""
+"""These keep whole rows, and SQL does not decide which of those with equal times or prices."""
 
 
 class Answers:
-    """The answers for some events."""
+    """The answers for the given events."""
 
     def __init__(self, persons: pa.Table, auctions: pa.Table, bids: pa.Table) -> None:
         self._connection = duckdb.connect(config={"threads": 1})
@@ -127,15 +127,18 @@ class Answers:
 
     @classmethod
     def about(cls, model: Model, count: int) -> "Answers":
-        """The first `count` events of the model."""
+        """Returns the answers for the first `count` events of the model."""
         return cls(*(events_of(kind, model, count) for kind in (PERSON, AUCTION, BID)))
 
     def of(self, query: str) -> pa.Table:
         return self._connection.sql(SQL[query]).to_arrow_table()
 
     def difference(self, query: str, result: pa.Table) -> list[tuple[Any, ...]]:
-        """Rows that are not as often in the result as in the answer, at most ten; in the columns
-        of the answer. Of q18 and q19, also rows of the result that are no bids."""
+        """Returns at most ten rows that are not equally often in the result and the answer.
+
+        Compares the columns of the answer. For q18 and q19, also returns at most ten rows of the
+        result that are no bids.
+        """
         self._connection.register("result", without_zone(result))
         self._connection.execute(f"CREATE OR REPLACE TEMP TABLE answer AS {SQL[query]}")
         answer = self._connection.table("answer")
@@ -156,15 +159,18 @@ class Answers:
         return found
 
     def _digest(self, table: str, columns: str) -> tuple[int, int]:
-        """Equal for equal rows in any order; two digests of 64 bits are not equal by chance. Tables
-        of millions of wide rows are compared in a fourth of the time."""
+        """Returns the row count and a digest, equal for equal rows in any order.
+
+        Two digests of 64 bits are not equal by chance. Comparing digests of millions of wide rows
+        takes a quarter of the time.
+        """
         rows = f"SELECT count(*), sum(hash({columns})::HUGEINT) FROM {table}"
         count, digest = self._connection.sql(rows).fetchall()[0]
         return count, digest
 
 
 def events_of(kind: Kind, model: Model, count: int) -> pa.Table:
-    """Those of one kind among the first `count` events."""
+    """Returns the events of one kind among the first `count` events."""
     positions = np.arange(count // 50 * kind.count)
     return pa.Table.from_batches([kind.made(model, kind.numbers(positions))])
 
@@ -176,7 +182,7 @@ def without_zone(table: pa.Table) -> pa.Table:
 
 
 def decided(query: str, result: pa.Table, newest_by: tuple[str, ...]) -> pa.Table:
-    """What is left of a result, without what is open: which windows q12 has by the clock."""
+    """Returns the rows left of a result, without what is open: the clock decides q12's windows."""
     left = left_over(result, newest_by)
     if query != "q12":
         return left
@@ -185,8 +191,11 @@ def decided(query: str, result: pa.Table, newest_by: tuple[str, ...]) -> pa.Tabl
 
 
 def left_over(result: pa.Table, newest_by: tuple[str, ...]) -> pa.Table:
-    """What is left of a result: of a changelog, the rows that were not taken back; of running
-    totals, the newest row of each key."""
+    """Returns the rows left of a result.
+
+    Of a changelog, these are the rows that were not retracted. Of running totals, they are the
+    newest row of each key.
+    """
     if "row_kind" in result.column_names:
         return _not_taken_back(result)
     if not newest_by:

@@ -1,4 +1,4 @@
-"""Every query of Nexmark gives what a batch computation by DuckDB gives on the same events."""
+"""Every Nexmark query gives the same result as a DuckDB batch computation on the same events."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The events of Nexmark: proportions, ids, hot ratios and sizes as defined, and any slice again."""
+"""Nexmark events: proportions, ids, hot ratios and sizes as defined; slices can be repeated."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ MODEL = Model(seed=11)
 FIFTIES = 2_000
 EVENTS = 50 * FIFTIES
 TOLERANCE = 0.01
-"""Of shares of at least 6,000 draws; about two standard deviations."""
+"""About two standard deviations, for shares of at least 6,000 draws."""
 
 
 def made(kind: Kind, model: Model = MODEL) -> pa.RecordBatch:
@@ -96,7 +96,7 @@ def test_event_time_follows_the_rate(per_s: int, number: int, ms: int) -> None:
 
 
 def newest_auction(number: int) -> int:
-    """By the definition, counted from 0: the auction of this event, or the last one before it."""
+    """Returns this event's auction or the last one before it, counted from 0, by the definition."""
     fifty, place = divmod(number, 50)
     if place < 1:
         return 3 * (fifty - 1) + 2
@@ -170,7 +170,7 @@ def test_prices_are_uniform_in_their_logarithm() -> None:
 
 
 def turned(number: int) -> int:
-    """Java's `Math.abs(Integer.reverse(number))`, a bit at a time."""
+    """Computes Java's `Math.abs(Integer.reverse(number))`, one bit at a time."""
     value = sum(1 << (31 - bit) for bit in range(32) if number >> bit & 1)
     signed = value - (1 << 32) if value >> 31 else value
     return signed if signed == -(1 << 31) else abs(signed)

@@ -63,13 +63,13 @@ class Host:
         self.operator.on_watermark(watermark_ms)
 
     def pass_time(self, now_ms: int) -> None:
-        """Processing time has come to `now_ms`, and the runtime looks for timers."""
+        """Sets processing time to `now_ms` and fires the due timers, as the runtime does."""
         self.now_ms = now_ms
         if self.operator.awaits_processing_time:
             self.operator.on_processing_time(now_ms)
 
     def recovered(self) -> "Host":
-        """A fresh operator on the state of a cut made now; it goes on in this host's output."""
+        """Returns a host of a new operator, restored from a cut made now. Both share the output."""
         frozen = [(state.name, list(state.batches)) for state in self.state.cut()]
         of_operator = [(s.name, list(s.batches)) for s in self.context.operator_state.cut()]
         successor = Host(self._create, self._inputs, self._watermark_ms)
@@ -91,6 +91,6 @@ class Host:
     def _collect_side(self, name: str, batch: pa.RecordBatch) -> None:
         declared = self.operator.side_outputs(self._inputs).get(name)
         if declared is None:
-            return  # nobody can read it
+            return  # not declared, so nothing reads it
         assert batch.schema.equals(declared.schema), "a side output has the schema it declared"
         self._sides.setdefault(name, []).extend(batch.to_pylist())

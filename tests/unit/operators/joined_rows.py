@@ -1,4 +1,4 @@
-"""Rows of two sides for tests of joins, and the pairs that nested loops make of them."""
+"""Rows of two sides for join tests, and the pairs that nested loops find in them."""
 
 import random
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ TIMES = ("at", "seen")
 KEYS = [("a", 1), ("a", 2), ("b", 1), (None, 1), ("b", None)]
 
 Rec = tuple[str | None, int | None, int, int]
-"""Both keys, time, number. Numbers tell all rows of a side apart."""
+"""Both key columns, the time, and a number that is unique within its side."""
 
 Pair = tuple[int | None, int | None]
 """The numbers of a left and a right row."""
 
 
 def random_input(rng: random.Random) -> Iterator[tuple[int, list[Rec]]]:
-    """Batches of either side; their times wander forward, with many stragglers."""
+    """Yields batches of either side. Their times drift forward, with many stragglers."""
     now, numbers = -80, iter(range(10_000))
     for _ in range(rng.randint(2, 14)):
         now += rng.randint(0, 15)

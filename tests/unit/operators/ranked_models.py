@@ -1,4 +1,4 @@
-"""Rows of keys for tests of operators that choose rows, and what plain Python chooses."""
+"""Keyed rows for tests of operators that choose rows, and the rows that plain Python chooses."""
 
 import random
 from collections import Counter
@@ -18,7 +18,7 @@ KEYS = ("key",)
 
 
 def random_batches(rng: random.Random, schema: pa.Schema = SCHEMA) -> list[list[Row]]:
-    """The ids tell all rows apart and rise with their arrival; prices repeat and may be null."""
+    """Ids are unique and rise in order of arrival; prices repeat and may be null."""
     ids = iter(range(10_000))
     keys = rng.choice([2, 40])
     prices: list[float | None] = [*map(float, range(-3, 6))]
@@ -42,7 +42,7 @@ def random_row(rng: random.Random, keys: int, number: int, prices: list[float | 
 
 
 def send_with_cuts(hosted: Subtasks, rng: random.Random, schema: pa.Schema = SCHEMA) -> list[Row]:
-    """Restores after some of the batches, at any parallelism."""
+    """Sends random batches and returns their rows; restores after some, at any parallelism."""
     sent = []
     for batch in random_batches(rng, schema):
         hosted.send(batch)
@@ -55,7 +55,7 @@ def send_with_cuts(hosted: Subtasks, rng: random.Random, schema: pa.Schema = SCH
 def first_n(
     rows: list[Row], n: int, *, descending: bool, newest_first: bool = False
 ) -> dict[object, list[Row]]:
-    """By key, in order."""
+    """Returns the first `n` rows of each key, in order."""
     ordered = sorted(rows, key=cmp_to_key(comparison(descending, newest_first)))
     chosen: dict[object, list[Row]] = {}
     for row in ordered:
@@ -79,7 +79,7 @@ def comparison(descending: bool, newest_first: bool) -> Callable[[Row, Row], int
 
 
 def applied(changes: list[Row]) -> Counter[tuple]:
-    """The rows that are left; raises AssertionError if one was taken back that was not there."""
+    """Returns the rows that remain. Raises AssertionError if a missing row was taken back."""
     left: Counter[tuple] = Counter()
     for change in changes:
         row = tuple(sorted((k, v) for k, v in change.items() if k != "row_kind"))

@@ -1,6 +1,6 @@
 """Hosts all subtasks of one operator; any cut can be restored at any parallelism.
 
-Rows go to the owner of their key, watermarks to all, as behind an exchange by hash.
+Each row goes to the subtask that owns its key and each watermark to all, as after a hash exchange.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,13 +21,13 @@ from tests.unit.operators.harness import MAX_PARALLELISM, Row
 
 @dataclass(slots=True)
 class Emitted:
-    """Everything since the last `take`, of all subtasks."""
+    """Everything that the subtasks have emitted since the last `take`."""
 
     rows: list[Row] = field(default_factory=list)
     sides: dict[str, list[Row]] = field(default_factory=dict)
 
     def take(self) -> list[Row]:
-        """The rows, and forget them and the sides."""
+        """Returns the rows, and clears them and the side outputs."""
         rows, self.rows, self.sides = self.rows, [], {}
         return rows
 
@@ -78,7 +78,7 @@ class Subtasks:
             self.advance_one(subtask, watermark_ms)
 
     def advance_one(self, subtask: int, watermark_ms: int) -> None:
-        """As when barriers overtake: then a cut finds subtasks unequally far."""
+        """Advances one subtask: with unaligned barriers, watermarks may differ at a cut."""
         self.watermarks_ms[subtask] = watermark_ms
         self._operators[subtask].on_watermark(watermark_ms)
         self.contexts[subtask].state.settle()
@@ -87,7 +87,7 @@ class Subtasks:
         return owner_of(key_group, len(self._operators), MAX_PARALLELISM)
 
     def restore(self, parallelism: int) -> None:
-        """Cut everything, forget the operators, and begin again from the cut."""
+        """Cuts the state of all subtasks, discards them, and starts new ones from the cut."""
         times = tuple(
             time
             for subtask, watermark_ms in enumerate(self.watermarks_ms)
@@ -101,7 +101,7 @@ class Subtasks:
         self._start(parallelism, min(self.watermarks_ms), times, states, self.counters)
 
     def _key_times(self, subtask: int, watermark_ms: int) -> list[KeyTime]:
-        """As a snapshot holds them and a restore reads them."""
+        """Returns the key times in the form that a snapshot stores and a restore reads."""
         own = range_of(subtask, len(self._operators), MAX_PARALLELISM)
         restored = self.contexts[subtask].restored_times_ms
         whole = (own.first, own.last, watermark_ms)

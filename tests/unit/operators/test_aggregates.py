@@ -1,4 +1,4 @@
-"""Aggregates: what SQL would answer, however the rows are split into partial results."""
+"""Aggregates give the same answer as SQL, however the rows are split into partial results."""
 
 import builtins
 import random
@@ -146,7 +146,7 @@ def random_pieces(rng: random.Random, batch: pa.RecordBatch) -> list[pa.RecordBa
 
 
 def expected(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The same question, answered row by row without the code under test."""
+    """Answers the same question row by row, without the code under test."""
     answers = []
     for key in {row["key"] for row in rows}:
         mine = [row for row in rows if row["key"] == key]

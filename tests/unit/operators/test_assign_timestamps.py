@@ -1,4 +1,4 @@
-"""Event time from a column: which types it takes, and what the operator says of event time."""
+"""Event time from a column: the types it accepts, and the watermarks and statuses that follow."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any

@@ -22,7 +22,7 @@ ANSWERS = pa.schema([("x", pa.int64()), ("y", pa.int64())])
 
 
 class Service:
-    """Answers a request once it may: `allow` names the rows that get their answer."""
+    """Holds each request until `allow` names its row."""
 
     def __init__(self) -> None:
         self._gates: dict[int, threading.Event] = {}
@@ -184,7 +184,7 @@ def test_other_errors_are_not_retried() -> None:
 
 
 class WithClient(AsyncFunction):
-    """Its copies share the log."""
+    """All copies share the log."""
 
     log: ClassVar[list[str]] = []
 

@@ -1,4 +1,4 @@
-"""A batch function: its output is what it declared, or the run fails by name."""
+"""A batch function emits what it declared, or the run fails and names it."""
 
 import pyarrow as pa
 import pyarrow.compute as pc

@@ -1,4 +1,4 @@
-"""Minimum, maximum and distinct counts of a changelog are those of the rows that are left."""
+"""Minimum, maximum and distinct counts of a changelog are those of the rows that remain."""
 
 import math
 import random

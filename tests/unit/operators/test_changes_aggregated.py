@@ -1,4 +1,4 @@
-"""Aggregates of a changelog are those of the rows that it has not taken back."""
+"""Aggregates of a changelog cover exactly the rows that it has not taken back."""
 
 import random
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Combining before the exchange changes nothing but how many rows travel."""
+"""Combining before the exchange changes only how many rows travel."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -158,7 +158,7 @@ def test_kills_change_nothing_where_rows_are_combined(seed: int) -> None:
 
 
 class Combining:
-    """Hosts the step in front of the exchange."""
+    """Hosts the combining step before the exchange."""
 
     def __init__(self, windows: AlignedWindows) -> None:
         self._collected: list[pa.RecordBatch] = []

@@ -1,4 +1,4 @@
-"""Windows of a number of rows, against a list of the rows of each key."""
+"""Count windows, compared with a plain list of each key's rows."""
 
 import builtins
 import random
@@ -17,7 +17,7 @@ from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends
 VALUES = pa.schema([("key", pa.string()), ("value", pa.int64())])
 KINDS = [(1, None), (4, None), (4, 2), (6, 4), (2, 5), (5, 1), (3, 7)]
 Results = dict[object, list[dict[str, object]]]
-"""Of each key, in the order in which they came."""
+"""The results of each key, in the order in which they were emitted."""
 
 
 @pytest.fixture(params=["hashmap", "rocksdb"])
@@ -107,7 +107,7 @@ def test_kills_neither_lose_nor_double_a_row_of_a_window(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_sliding_windows_of_equal_rows_survive_kills(seed: int) -> None:
-    """Rows of a key from several splits have no order, so those of one key are equal here."""
+    """The rows of a key are equal, because rows from several splits have no order."""
     rows = [{"key": "abc"[n % 3], "value": n % 3} for n in range(300)]
 
     assert_exactly_once(windowed(6, 4), rows, kills=seed, parallelism=1 + seed % 3)

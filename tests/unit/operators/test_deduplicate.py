@@ -1,4 +1,4 @@
-"""One row of each key: the one that plain Python would keep, over cuts and rescaling."""
+"""One row of each key: the one that plain Python would keep, across cuts and rescaling."""
 
 import random
 from collections.abc import Iterator

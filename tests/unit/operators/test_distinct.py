@@ -1,4 +1,4 @@
-"""Distinct rows, and counts of distinct values, are those of plain Python's sets."""
+"""Distinct rows, and counts of distinct values, equal those of plain Python's sets."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The row that a function fails on is found by halving, with few calls."""
+"""Halving a batch finds the row that a function fails on, with few calls."""
 
 import random
 

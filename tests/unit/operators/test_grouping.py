@@ -1,4 +1,4 @@
-"""Grouping: the same groups as a dictionary makes, keys in order of first appearance."""
+"""Grouping gives the groups of a dictionary, with keys in order of first appearance."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Joins against nested loops: random rows, watermarks, cuts, and parallelism of each restore."""
+"""Joins compared with nested loops, over random rows, watermarks, cuts and restore parallelisms."""
 
 import random
 from collections import Counter
@@ -51,7 +51,7 @@ KEYED = pa.schema([("key", pa.int64()), ("time", pa.int64())])
 def test_an_index_finds_each_row_while_another_thread_merges(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows come, are dropped, and are looked up, while the merge is at some point in between."""
+    """Adds, drops and looks up rows while the merge is at an arbitrary stage."""
     rng = random.Random(seed)
     other_thread = OtherThread()
     monkeypatch.setattr(join_state, "MERGED_AT_ONCE", 20)
@@ -265,7 +265,7 @@ def test_a_side_that_stands_alone_keeps_its_key_and_has_null_for_the_other_colum
 def test_a_row_of_an_interval_join_stays_until_its_last_partner_may_have_come(
     port: int, lower: int, upper: int
 ) -> None:
-    """The latest partner that is not late has the watermark itself as its time."""
+    """A partner whose time equals the watermark is the latest possible one, and is not late."""
     joined = Subtasks(
         lambda: IntervalJoin(ON, TIMES, Interval(lower, upper)), [LEFT, RIGHT], [ON, ON]
     )
@@ -331,7 +331,7 @@ def test_rows_kept_without_a_time_to_live_begin_to_age_when_it_is_given() -> Non
 
 
 def test_rows_in_buckets_of_another_width_are_found_after_a_restore() -> None:
-    """Another version of the code has another interval."""
+    """A new version of the code may have a different interval."""
     intervals = [Interval(-8, 8), Interval(-80, 80)]
     joined = Subtasks(lambda: IntervalJoin(ON, TIMES, intervals[0]), [LEFT, RIGHT], [ON, ON])
     joined.send([row(0, ("a", 1, time, time)) for time in range(20)])

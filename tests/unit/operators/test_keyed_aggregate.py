@@ -1,4 +1,4 @@
-"""Running totals: alone or behind a local half, the answer is that of all records so far."""
+"""Running totals cover all records so far, with and without a local aggregate in front."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""An operator that says which rows a batch descends from says it rightly."""
+"""An operator that reports which rows a batch descends from reports the right ones."""
 
 from collections.abc import Callable
 

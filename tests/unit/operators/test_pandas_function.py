@@ -1,4 +1,4 @@
-"""Functions of DataFrames: what they get, what they must return, and pandas missing."""
+"""DataFrame functions: what they get, what they must return, and the refusal without pandas."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Process functions: states and timers of rows and of batches, the same after any recovery."""
+"""Process functions of rows and of batches: states and timers are the same after any recovery."""
 
 import random
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ GAP_MS = 10
 
 
 class RowSessions(KeyedProcessFunction):
-    """Sums what comes without a pause of GAP_MS, by moving one timer per key."""
+    """Sums amounts until there is a pause of GAP_MS, by moving one timer per key."""
 
     def open(self, runtime: RuntimeContext) -> None:
         self._total = runtime.get_state(ValueStateDescriptor("total", pa.int64()))
@@ -157,7 +157,7 @@ def test_states_and_timers_follow_their_keys_to_any_parallelism(
 
 
 class Tally(KeyedProcessFunction):
-    """One of each kind of state; emits all of them after every row."""
+    """Has one state of each kind, and emits all of them after every row."""
 
     def open(self, runtime: RuntimeContext) -> None:
         self._list = runtime.get_list_state(ListStateDescriptor("list", pa.int64()))
@@ -279,7 +279,7 @@ def test_a_timer_that_is_deleted_does_not_fire_and_one_registered_again_does(
     domain: TimeDomain,
 ) -> None:
     class Undecided(KeyedProcessFunction):
-        """Deletes the timer of the row in the same call, or one that an earlier batch has set."""
+        """Deletes a timer that the same call has set, or one that an earlier batch has set."""
 
         def process_element(self, row: Row, context: RowContext) -> None:
             service = context.timer_service()
@@ -544,7 +544,7 @@ LIMITED = pa.schema([("user", pa.string()), ("amount", pa.int64()), ("limit", pa
 
 
 class RowRules(KeyedProcessFunction):
-    """Which rules an amount breaks, and how many amounts of the user there were."""
+    """Emits each rule that an amount breaks, with the number of amounts of the user so far."""
 
     def open(self, runtime: RuntimeContext) -> None:
         self._rules = runtime.get_broadcast_state(
@@ -585,7 +585,7 @@ def test_broadcast_records_keep_a_map_that_keyed_records_read() -> None:
 
 
 class BatchLimits(BatchProcessFunction):
-    """Amounts beside the limit of their user."""
+    """Emits each amount with the limit of its user."""
 
     def open(self, context: ProcessContext) -> None:
         self._limits = context.get_broadcast_state(
@@ -669,7 +669,7 @@ def test_timers_have_the_key_of_the_first_stream(second: tuple[str, ...]) -> Non
 
 
 class Balance(BatchProcessFunction):
-    """Amounts of one stream minus those of another, whose key has another name."""
+    """Subtracts the amounts of a second stream, whose key has another name."""
 
     def open(self, context: ProcessContext) -> None:
         self._sum = context.get_reducing_state(ReducingStateDescriptor("sum", pc.add, pa.int64()))
@@ -755,7 +755,7 @@ class Sessions:
 
 
 def tallies(rows: list[Row]) -> Iterator[str]:
-    """What `Tally` must emit."""
+    """Yields the values that `Tally` must emit."""
     lists: dict[str, list[int]] = {}
     maps: dict[str, dict[int, str]] = {}
     folded: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""The order of asynchronous requests: over random arrivals by seed, then by named case."""
+"""The order of asynchronous requests: random arrivals by seed, then named cases."""
 
 import random
 
@@ -109,7 +109,7 @@ def taken(queue: RequestQueue) -> list[int | str]:
 
 
 def sections(elements: list[int | str]) -> list[frozenset[int] | str]:
-    """The rows between watermarks; of watermarks that follow each other, the last one counts."""
+    """Groups the rows between watermarks; of adjacent watermarks, it keeps only the last."""
     found: list[frozenset[int] | str] = []
     for each in elements:
         last = found[-1] if found else ""

@@ -1,4 +1,4 @@
-"""Functions of single rows: what they emit is what was declared, and the row at fault is known."""
+"""Row functions emit the columns that they declared, and a failure names its row."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Joins within sessions against plain Python, which forms the sessions of both sides' rows."""
+"""Session joins compared with plain Python, which forms sessions from both sides' rows."""
 
 import random
 from collections import Counter
@@ -116,7 +116,7 @@ def session_join(
 
 
 def pairs_in(session: Result, kind: JoinKind) -> Iterator[Pair]:
-    """Of the oracle's values, even ones are left numbers times two, odd ones right ones."""
+    """A value of the oracle is a row's number times two, plus one for a right row."""
     key, _, _, values = session
     recs: list[Rec] = [(*BY_NAME[key], 0, value // 2) for value in values]
     lefts = [rec for rec, value in zip(recs, values, strict=True) if value % 2 == 0]

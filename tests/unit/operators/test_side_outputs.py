@@ -1,4 +1,4 @@
-"""What functions emit into side outputs is what they declared, each row once, under kills too."""
+"""Functions emit what they declared into side outputs, each row once, even under kills."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,8 +1,8 @@
-"""Changing in place what a state has handed out, or what was put into it, changes no state.
+"""Changing a value in place, after a state returned or received it, does not change the state.
 
-For every kind of state that deals in Python values: what a function reads, whatever it did to such
-values before, is what was put, wherever batches end and the state is cut and restored. The states
-of whole batches deal in Arrow arrays, which do not change, but may lie over memory that does.
+These tests cover every kind of state that uses Python values. A function reads what was put,
+whatever it did to such values before, and wherever batches end and the state is cut and restored.
+The states of whole batches use Arrow arrays. Those do not change, but the memory below them may.
 """
 
 import copy
@@ -60,13 +60,13 @@ EMPTY: Value = {"number": 0}
 
 
 def both(left: Value, right: Value) -> Value:
-    """Changes what it is given, as functions do."""
+    """Changes its argument in place, as user functions do."""
     left["number"] += right["number"]
     return left
 
 
 class Spoiling(KeyedProcessFunction):
-    """Reads, puts, and changes in place whatever it got or gave."""
+    """Reads and puts values, and changes each of them in place afterwards."""
 
     def open(self, runtime: RuntimeContext) -> None:
         named = {kind: f"the-{kind}" for kind in KINDS}
@@ -135,7 +135,7 @@ def spoil(value: Value | list[int] | None) -> None:
 
 
 class Model:
-    """What would be seen if every value were a value."""
+    """The expected behaviour: values are copied, never shared."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], Any] = {}
@@ -201,7 +201,7 @@ def test_a_row_that_is_changed_after_it_was_emitted_was_emitted_as_it_was() -> N
 
 
 def test_what_lies_in_memory_that_changes_is_copied_when_it_is_put() -> None:
-    """Arrow takes an array of NumPy's as it lies there."""
+    """Arrow wraps a NumPy array without copying it."""
     backend = HashMapBackend(KeyGroupRange(0, MAX_PARALLELISM - 1), MAX_PARALLELISM)
     key = pa.schema([("k", pa.int64())])
     context = KeyedStateContext(backend, key, lambda: 0)

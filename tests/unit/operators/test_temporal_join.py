@@ -1,4 +1,4 @@
-"""Temporal joins against a plain model: random rows, watermarks, cuts, and restored parallelism."""
+"""Temporal joins compared with a model, over random rows, watermarks, cuts and parallelisms."""
 
 import random
 from collections import Counter
@@ -70,7 +70,7 @@ def test_temporal_joins_are_the_same_when_state_is_in_rocksdb(seed: int) -> None
 def check_event_time(
     rng: random.Random, kind: JoinKind, backends: BackendFactory = HashMapBackend
 ) -> None:
-    """Rows of equal keys and times have different numbers: the one that came last counts."""
+    """Rows with equal keys and times have different numbers; the last to arrive counts."""
     joined = Subtasks(
         lambda: EventTimeTemporalJoin(ON, TIMES, kind), [LEFT, RIGHT], [ON, ON], backends=backends
     )
@@ -161,7 +161,7 @@ def test_a_late_version_serves_the_rows_to_come_unless_there_is_a_newer_one() ->
 
 
 def test_a_row_late_before_a_cut_is_late_after_it() -> None:
-    """Barriers that overtake find subtasks unequally far."""
+    """With unaligned barriers, subtasks may differ in watermark at a cut."""
     joined = Subtasks(
         lambda: EventTimeTemporalJoin(ON, TIMES, JoinKind.LEFT), [LEFT, RIGHT], [ON, ON], 2
     )
@@ -303,7 +303,7 @@ def expected(due: list[Rec], versions: list[Rec], kind: JoinKind) -> list[Pair]:
 
 
 def version_of(record: Rec, versions: list[Rec]) -> int | None:
-    """Of versions with equal times the last to arrive."""
+    """Returns the number of the version at the record's time; the last to arrive wins a tie."""
     if None in record[:2]:
         return None
     fitting = [

@@ -1,4 +1,4 @@
-"""The first rows of a key are those that sorting all its rows gives, over cuts and rescaling."""
+"""The first rows of a key equal those of a full sort, across cuts and rescaling."""
 
 import random
 from collections.abc import Iterator
@@ -147,7 +147,7 @@ def row(number: int, price: float | None) -> Row:
 
 
 def counted() -> Pipeline:
-    """The count of all that is left is the same however the batches fall."""
+    """Counts the remaining rows; the count does not depend on where batches end."""
     env = Environment()
     rows = env.from_rows([], SCHEMA, uid="rows")
     top = rows.key_by("key").top_n(3, order_by="price", uid="top")

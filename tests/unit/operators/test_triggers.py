@@ -1,4 +1,4 @@
-"""Windows that fire before they end, against plain Python's windows."""
+"""Windows that fire before they end, compared with plain Python's windows."""
 
 import builtins
 import random
@@ -43,7 +43,7 @@ Row = tuple[str, int, int]
 
 
 class EveryOther(Trigger):
-    """Fires at every second batch of a window, and forgets its rows at every third."""
+    """Fires on every second batch of a window, and purges its rows on every third."""
 
     def __init__(self) -> None:
         self.columns = {"batches": 10}
@@ -73,7 +73,7 @@ def every_other(window: Window) -> int:
 class Kind:
     trigger: Trigger
     on_rows: Decide = lambda window: CONTINUE
-    every: int | None = None  # of event time
+    every: int | None = None  # milliseconds of event time
 
 
 KINDS = {

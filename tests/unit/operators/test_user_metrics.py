@@ -1,4 +1,4 @@
-"""Metrics of authors' functions: kept per subtask, bounded, in no snapshot, never in the way."""
+"""User metrics: kept per subtask, bounded, in no snapshot, and never in the function's way."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Window join: every matching pair of a window once, nothing else, and what is lost is counted."""
+"""Window join: each matching pair of a window once and nothing else; lost rows are counted."""
 
 import random
 from collections import Counter
@@ -164,7 +164,7 @@ def window_of(row: Row, port: int) -> int:
 
 
 def joined_one_by_one(lefts: list[Row], rights: list[Row]) -> tuple[list[Row], int]:
-    """All pairs by nested loops, and how many left rows are in none."""
+    """Returns all pairs by nested loops, and the number of left rows without a partner."""
     pairs: list[Row] = []
     unmatched = 0
     for one in lefts:
@@ -180,7 +180,7 @@ def joined_one_by_one(lefts: list[Row], rights: list[Row]) -> tuple[list[Row], i
 
 
 def as_key(row: Row) -> tuple[object, ...]:
-    """Numbers identify a row within its side, so with both times the pair is known."""
+    """Identifies a pair by its numbers, which are unique within a side, and by both windows."""
     wind = row["wind"]
     assert isinstance(wind, list)
     return row["place"], row["flight"], wind[0], window_of(row, 0), window_of(row, 1)

@@ -1,4 +1,4 @@
-"""The first rows of each key and window are those that sorting all its rows gives, once."""
+"""The first rows of each key and window equal those of a full sort, and are emitted once."""
 
 import random
 from collections import Counter, defaultdict
@@ -122,7 +122,7 @@ def test_a_lateness_is_refused() -> None:
 
 
 def run(hosted: Subtasks, rng: random.Random, lag: int = 0) -> tuple[Counter, list[Row]]:
-    """What was emitted, and the rows, none of which is late: time stays `lag` behind them."""
+    """Returns the emitted rows and the sent ones. None is late: time stays `lag` behind them."""
     sent: list[Row] = []
     now = 0
     for _ in range(rng.randint(1, 10)):

@@ -1,4 +1,4 @@
-"""Counts of distinct values in windows, against plain Python's windows."""
+"""Counts of distinct values in windows, compared with plain Python's windows."""
 
 import random
 from collections.abc import Iterator

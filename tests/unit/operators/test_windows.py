@@ -1,4 +1,4 @@
-"""All windows against plain Python: random rows, watermarks, cuts, parallelism of each restore."""
+"""All windows compared with plain Python, over random rows, watermarks, cuts and parallelisms."""
 
 import random
 from collections.abc import Callable
@@ -117,7 +117,7 @@ def test_a_function_gets_exactly_the_rows_of_each_session(seed: int) -> None:
 def test_after_a_cut_of_subtasks_that_were_unequally_far_no_key_sees_time_go_back(
     seed: int,
 ) -> None:
-    """Each key has an oracle of its own, which gets the time of the key's owner."""
+    """Each key has its own oracle, which follows the watermark of the subtask that owns the key."""
     rng = random.Random(seed)
     create, oracle = random_operator(rng)
     oracles = {key: oracle(-100) for key in "abcdef"}
@@ -282,7 +282,7 @@ def compare(
     expected: Callable[[Result], tuple[object, ...]],
     backends: BackendFactory = HashMapBackend,
 ) -> None:
-    """Step by step the same output, the same late rows, and nothing left in the state."""
+    """Checks output and late rows after each step, and that no state is left at the end."""
     subtasks = Subtasks(
         create,
         [SCHEMA],
@@ -316,7 +316,7 @@ def compare(
 def random_operator(
     rng: random.Random,
 ) -> tuple[Callable[[], Operator], Callable[[int], Oracle]]:
-    """A kind of window whose results list their values."""
+    """Returns an operator of a random kind whose results list their values, and its oracle."""
     if rng.random() < 0.5:
         gap, lateness = rng.randint(1, 25), rng.choice([0, rng.randint(1, 40)])
         sessions = SessionWindows(gap)
@@ -358,12 +358,12 @@ def sessions_of(gap: int) -> Subtasks:
 
 
 def random_sliding(rng: random.Random) -> tuple[int, int, int]:
-    """Also sizes that are no multiple of the slide, and slides longer than the size."""
+    """Returns size, slide and lateness; the slide need not divide the size and may exceed it."""
     return rng.randint(1, 24), rng.randint(1, 12), rng.choice([0, 0, rng.randint(1, 30)])
 
 
 def random_watermarks(rng: random.Random) -> list[int]:
-    """Steps of any length, also none."""
+    """Returns watermarks whose steps have any length, including zero."""
     watermarks, now = [], -80
     for _ in range(rng.randint(2, 10)):
         now += rng.choice([0, rng.randint(0, 8), rng.randint(0, 40)])
@@ -372,7 +372,7 @@ def random_watermarks(rng: random.Random) -> list[int]:
 
 
 def random_rows(rng: random.Random, watermark: int) -> list[tuple[str, int, int]]:
-    """Mostly new, some old, some far ahead."""
+    """Returns rows with times up to 60 ms before or after the watermark."""
     return [
         (rng.choice("abc"), watermark + rng.randint(-60, 60), rng.randint(-9, 9))
         for _ in range(rng.choice([0, 1, rng.randint(1, 20)]))

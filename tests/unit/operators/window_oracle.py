@@ -1,7 +1,7 @@
-"""Windows as plain Python would do them, one row and one window at a time.
+"""Windows in plain Python, one row and one window at a time.
 
-Shares nothing with the operators but the rules: which windows a row enters, when a window is due,
-when it is closed, and that a window which has changed after it was due is given out again.
+The oracles share only the rules with the operators: which windows a row enters, when a window is
+due, when it closes, and that a window that has changed after it was due is emitted again.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class Window:
 
 
 Result = tuple[str, int, int, tuple[int, ...]]
-"""Key, start, end and the values in it, sorted."""
+"""The key, start and end of a window, and its values, sorted."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class AlignedOracle:
     late: list[tuple[str, int, int]] = field(default_factory=list)
 
     def add(self, rows: list[tuple[str, int, int]]) -> list[Result]:
-        """(key, time, value); returns the windows that were due already and have changed."""
+        """Takes (key, time, value) rows; returns the due windows that have changed."""
         for key, time, value in rows:
             starts = [s for s in range(time - self.size + 1, time + 1) if s % self.every == 0]
             is_open = [s for s in starts if s + self.size - 1 + self.lateness > self.watermark]
@@ -67,7 +67,7 @@ class SessionOracle:
     late: list[tuple[str, int, int]] = field(default_factory=list)
 
     def add(self, rows: list[tuple[str, int, int]]) -> list[Result]:
-        """Which rows are late is asked of the sessions before the batch; then all others enter."""
+        """The sessions before the batch decide which rows are late; then all other rows enter."""
         before = [(key, window.start, window.end) for key, window in self.sessions]
         for key, time, value in rows:
             is_closed_alone = time + self.gap - 1 + self.lateness <= self.watermark

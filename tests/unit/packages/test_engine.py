@@ -1,4 +1,4 @@
-"""The archive is the engine: it runs where nothing else of ours is."""
+"""The archive is the whole engine: it runs where no other code of the project is installed."""
 
 import os
 import subprocess

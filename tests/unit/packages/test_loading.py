@@ -16,7 +16,7 @@ from tests.shipped_packages import SHOP, shop_wheel, wheel
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An installed package of the same name, which is imported already."""
+    """An installed package of the same name that is already imported."""
     folder = tmp_path / "installed" / "shipped_shop"
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()

@@ -43,7 +43,7 @@ def test_two_versions_are_kept_side_by_side_and_found_by_digest(tmp_path: Path) 
 
 
 def test_a_package_that_cannot_be_read_any_more_hides_no_other(tmp_path: Path) -> None:
-    """As after a new Python, for which it was not built."""
+    """This happens after an upgrade to a Python that the package was not built for."""
     store = CodeStore(tmp_path / "jobs")
     codes = [store.add(shop_wheel(tmp_path, version)) for version in ("1.0", "1.1")]
 

@@ -1,4 +1,4 @@
-"""A growing source without records, of which a test says where it begins."""
+"""A growing source without records; the test sets where it begins."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from pipelines.connectors.split_progress import SplitProgress
 
 @dataclass(frozen=True)
 class EmptyLog:
-    """Each split has lost what was before `first`."""
+    """Each split has lost the records before offset `first`."""
 
     first: int = 0
 

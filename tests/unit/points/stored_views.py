@@ -1,4 +1,4 @@
-"""A savepoint of the flow `page_view_count` on disk, and the input that it was taken on."""
+"""A savepoint of the flow `page_view_count` on disk, and the input that it has read."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def write_events(directory: Path, files: int = 3) -> Path:
 
 
 def savepoint_of_views(root: Path, data: Path, **changes: Any) -> Path:
-    """In `root`, see `publish_views`."""
+    """Publishes a savepoint in `root`; see `publish_views`."""
     location = root / "savepoint-run-1-7"
     publish_views(FileSystemCheckpointStore([str(root)]), str(location), data, **changes)
     return location
@@ -53,7 +53,10 @@ def publish_views(
     twice: bool = False,
     **changes: object,
 ) -> None:
-    """Two records of the first file were read, and `keys` applications counted, or all `twice`."""
+    """Publishes a point with two records of the first file read and `keys` applications counted.
+
+    With `twice`, all of them are counted twice.
+    """
     pipeline = find_flow(FLOW).build({"data": str(data)})
     cut = _cut_of(keys, pipeline, 1 + twice) if keys else []
     subtasks = [
@@ -119,7 +122,7 @@ def _counted_by(
 
 
 def _cut_of(keys: int, pipeline: Pipeline, times: int) -> list[tuple[FrozenState, pa.Table]]:
-    """What the operator `views` holds after application i was viewed i times, so many times."""
+    """Returns the state of `views` after application i was viewed i times, `times` times over."""
     backend = HashMapBackend(range_of(0, 1, MAX_PARALLELISM), MAX_PARALLELISM)
     context = OperatorContext(
         uid=VIEWS, subtask=0, parallelism=1, state=backend, collect=lambda _: None

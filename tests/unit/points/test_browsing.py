@@ -1,4 +1,4 @@
-"""Paging through the rows of a state: each once, found by value, bounded, and never run."""
+"""Paging through the rows of a state: each once, found by value, bounded, never executed."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What two points hold differently: counted exactly, at any parallelism, in bounded memory."""
+"""Differences between two points: counted exactly, at any parallelism, in bounded memory."""
 
 from functools import reduce
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_a_changed_value_is_shown_as_it_was_and_as_it_is(data: Path) -> None:
 
     found = compared(data, left, right)
 
-    assert (found.added, found.removed, found.changed) == (0, 0, 39)  # nobody viewed the first
+    assert (found.added, found.removed, found.changed) == (0, 0, 39)  # application 0 has no views
     row = found.changed_rows[0]
     assert row.left[0] == row.right[0]
     counted = found.columns.index("views") if "views" in found.columns else -1

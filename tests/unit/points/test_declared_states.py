@@ -1,4 +1,4 @@
-"""What an operator keeps is known without a record: it is opened on nothing, and asked."""
+"""The states of an operator are known without a record: opening it declares them."""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,4 +1,4 @@
-"""Input that is gone: named, counted, and passed over only where exactly that was accepted."""
+"""Lost input: named, counted, and skipped only where exactly that gap was accepted."""
 
 from dataclasses import dataclass, replace
 
@@ -27,7 +27,7 @@ READ, UNREAD = SplitProgress("a-0", 9, is_finished=True), SplitProgress("a-1", 7
 
 @dataclass(frozen=True)
 class Trimmed(EmptyLog):
-    """It can go on behind what it has lost."""
+    """It can continue after the records that it has lost."""
 
     is_away: bool = False
     retention_setting: str = "retention.ms"

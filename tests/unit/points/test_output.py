@@ -1,4 +1,4 @@
-"""What is said before a start about the output that is there."""
+"""Before a start, the preflight reports who holds the existing output."""
 
 from pathlib import Path
 

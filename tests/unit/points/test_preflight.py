@@ -1,4 +1,4 @@
-"""The preflight: what it says about a point that is whole, and about each thing that is not."""
+"""The preflight: its verdict on a whole point, and on each kind of problem."""
 
 import re
 import shutil
@@ -76,7 +76,7 @@ def test_an_operator_that_is_gone_is_named_and_may_be_left_behind(
 def test_an_operator_with_another_uid_is_guessed_and_mapped_by_hand(
     tmp_path: Path, data: Path
 ) -> None:
-    """As if `views` had been called `counts` when the point was taken."""
+    """The point looks as if `views` had been called `counts` when it was taken."""
     former = {VIEWS: Uid("counts")}
     store = FileSystemCheckpointStore([str(tmp_path)])
     taken = renamed(store.manifest(str(savepoint_of_views(tmp_path, data))), former)
@@ -373,7 +373,7 @@ def question(point: Path, data: Path, **changes: Any) -> RestoreQuestion:
 
 
 def with_operator(root: Path, data: Path, added: OperatorSnapshot) -> Path:
-    """A point whose first subtask holds one more operator."""
+    """Returns a point whose first subtask has one more operator."""
     point = savepoint_of_views(root, data)
     store = FileSystemCheckpointStore([str(root)])
     manifest: Manifest = store.manifest(str(point))
@@ -406,7 +406,7 @@ def harm(file: Path, damage: str) -> None:
 
 
 def outcomes(verdict: Verdict) -> dict[Check, Outcome]:
-    """The gravest of each check."""
+    """Returns the gravest outcome of each check."""
     gravity = list(Outcome)
     found: dict[Check, Outcome] = {}
     for finding in verdict.findings:

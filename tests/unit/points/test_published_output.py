@@ -1,4 +1,4 @@
-"""What a start publishes again: by journals of the runs before it, and never 0 for "not known"."""
+"""Output that a start publishes again, read from earlier journals; unknown is never 0."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +41,8 @@ def test_a_recovery_from_the_newest_point_publishes_nothing_again(tmp_path: Path
     runs.told("a", begun([]), *completed(1, 100), *completed(2, 250))
 
     assert runs.again("a", start([("a", 2)], 250)) is None
-    assert runs.again("a", start([("a", 3)], 300)) is None  # its driver died before it said so
-    assert runs.again("a", start([("a", 2)], None)) is None  # of an earlier version
+    assert runs.again("a", start([("a", 3)], 300)) is None  # its driver died before recording it
+    assert runs.again("a", start([("a", 2)], None)) is None  # a point of an earlier version
 
 
 def test_a_fall_back_to_an_older_point_publishes_what_came_behind_it(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_the_first_run_publishes_nothing_again(tmp_path: Path) -> None:
 
 
 def test_runs_that_parted_share_what_was_written_before(tmp_path: Path) -> None:
-    """Run b went on from point 1 of a; now a later point of a is restored."""
+    """Run b continued from point 1 of a; now a later point of a is restored."""
     runs = Runs(tmp_path)
     runs.told("a", begun([]), *completed(1, 100), *completed(2, 740))
     runs.told("b", begun([("a", 1)]), *completed(3, 300), follows="a")

@@ -1,4 +1,4 @@
-"""Which point is recommended: usable, on the line of the newest run, and the newest of those."""
+"""The recommended point is the newest usable one on the line of the newest run."""
 
 import random
 from typing import Any

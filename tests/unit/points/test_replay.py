@@ -1,4 +1,4 @@
-"""What a restore gives to the operators once more: what belongs to its point, and was not yet."""
+"""A restore replays the quarantined records of its point that were not replayed before."""
 
 import errno
 import os
@@ -25,9 +25,9 @@ LINE = '{"record": "{}"}\n'
 
 def test_records_of_the_lineage_wait_and_all_others_do_not_count(tmp_path: Path) -> None:
     put(tmp_path, "part-run-1-00000002-0-0.jsonl", 2)
-    put(tmp_path, "part-run-1-00000006-0-0.jsonl", 4)  # behind the point that was forked
+    put(tmp_path, "part-run-1-00000006-0-0.jsonl", 4)  # after the point that was forked
     put(tmp_path, "part-run-2-00000007-0-0.jsonl", 3)
-    put(tmp_path, "part-run-2-00000008-0-0.jsonl", 5)  # behind the point
+    put(tmp_path, "part-run-2-00000008-0-0.jsonl", 5)  # after the point
     put(tmp_path, "part-run-9-00000001-0-0.jsonl", 6)
     put(tmp_path, "_superseded/run-9/part-run-1-00000003-0-0.jsonl", 7)  # a restore brings it back
 

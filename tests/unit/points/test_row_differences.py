@@ -1,4 +1,4 @@
-"""Which rows differ, against a plain computation over random tables, then named corner cases."""
+"""Row differences, compared with a plain computation over random tables; then corner cases."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Until when a point can be restored, by what sources and sinks say of themselves."""
+"""How long a point can be restored, as its sources and sinks report it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class Log(EmptyLog):
-    """It keeps records up to a moment."""
+    """It keeps its records until `until_ms`."""
 
     until_ms: int | None = None
     problem: Exception | None = None
@@ -40,7 +40,7 @@ class Log(EmptyLog):
 
 @dataclass(frozen=True)
 class Target:
-    """A sink whose transactions are given up after a while."""
+    """A sink whose transactions time out."""
 
     transaction_timeout_ms: int
 

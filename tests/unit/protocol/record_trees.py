@@ -1,7 +1,6 @@
-"""Random trees of records: spouts, joins and unanchored records, and ackers told in any order.
+"""Random trees of records: spouts, joins, unanchored records, and messages in any order.
 
-Knows by itself which records of a tree are open, without any XOR: that is what the acker is held
-against.
+The model tracks the open records of each tree without any XOR. The tests compare the acker with it.
 """
 
 from collections import Counter
@@ -27,7 +26,7 @@ class Record:
 
 @dataclass
 class Trees:
-    """`losing` and `failing`: the share of records that are never processed, or failed."""
+    """`losing` and `failing` are the shares of records that are lost or fail."""
 
     seed: int
     losing: float = 0.0
@@ -50,7 +49,7 @@ class Trees:
         self._new: list[int] = []
 
     def step(self) -> bool:
-        """One thing happens, whichever. False: nothing is left to happen."""
+        """Makes one random event happen. Returns False if none is left."""
         possible = [
             *([self._begin] if self._left else []),
             *([self._process] if self._records else []),
@@ -79,7 +78,7 @@ class Trees:
         self._say("init", [item for tree in trees.tolist() for item in self._emit([tree]).items()])
 
     def _process(self) -> None:
-        """Some records, each by itself or joined, whatever trees they belong to."""
+        """Processes some records of any trees, each by itself or all joined."""
         count = min(len(self._records), int(self._rng.integers(1, 4)))
         taken = [_pop(self._records, self._rng) for _ in range(count)]
         if self._rng.random() < 0.3:
@@ -93,7 +92,7 @@ class Trees:
                 self._process_together([record])
 
     def _process_together(self, records: list[Record]) -> None:
-        """What comes out is anchored to all of them."""
+        """Processes the records as one; the output is anchored to all of their trees."""
         trees = sorted({tree for record in records for tree in record.edges})
         depth = max(record.depth for record in records)
         values = self._emit(trees if depth < DEPTH_MAX else [], depth + 1)
@@ -109,7 +108,7 @@ class Trees:
             self._say("fail", [(tree, 0) for tree in record.edges])
 
     def _emit(self, trees: list[int], depth: int = 1) -> dict[int, int]:
-        """0 to 2 records anchored to all of these trees. Their edges, XORed by tree."""
+        """Emits 0 to 2 records anchored to all these trees; returns their edges, XORed by tree."""
         total = dict.fromkeys(trees, 0)
         for _ in range(self._rng.integers(0, 3)):
             edges = {t: int(self._rng.integers(0, 2**64, dtype=np.uint64)) for t in trees}
@@ -119,7 +118,7 @@ class Trees:
         return total
 
     def _say(self, kind: str, said: list[tuple[int, int]]) -> None:
-        """One message to each acker that it concerns; they are delivered in any order."""
+        """Queues one message for each acker that owns a tree. They are delivered in any order."""
         trees = np.array([t for t, _ in said], np.uint64)
         edges = np.array([e for _, e in said], np.uint64)
         owners = ackers_of(trees, len(self._ackers))

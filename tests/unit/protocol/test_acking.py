@@ -1,4 +1,4 @@
-"""Acking: a tree is acked when all of it is processed, over random trees; then corner cases."""
+"""Acking: random trees are acked once all their records are processed; then corner cases."""
 
 import numpy as np
 import pytest
@@ -110,7 +110,7 @@ def test_trees_keep_their_numbers_when_older_ones_are_forgotten() -> None:
 
 
 def test_many_trees_of_which_one_stays_open_are_followed_in_place() -> None:
-    """The room grows several times, and what is late comes in the same message."""
+    """The acker's tables grow several times, and the same messages also have late acks."""
     acker = Acker(index=0, count=1)
     numbers = np.arange(100_000)
     acker.on_init(tree_ids(3, numbers), np.full(len(numbers), 5, np.uint64))

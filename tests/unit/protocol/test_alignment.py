@@ -274,7 +274,7 @@ def records_before(streams: Streams, number: int) -> set[str]:
 
 
 class Host:
-    """Carries out an aligner's effects over one interleaving, and notes what each cut covers."""
+    """Carries out an aligner's effects over one interleaving and notes what each cut covers."""
 
     def __init__(self, streams: Streams) -> None:
         self.aligner = BarrierAligner(ChannelId(name) for name in streams)
@@ -286,7 +286,7 @@ class Host:
         self.given_up_before_cut: set[int] = set()
 
     def run(self, rng: random.Random, give_up: Set[int] = frozenset()) -> None:
-        """`give_up`: the coordinator aborts these, in any order, while others are under way."""
+        """The coordinator aborts `give_up` in any order, while other checkpoints are under way."""
         pending = rng.sample(sorted(give_up), len(give_up))
         while ready := self._ready():
             if pending and rng.random() < 0.2:

@@ -1,4 +1,4 @@
-"""Counting barriers: at least everything before them, no input held back, then corner cases."""
+"""Counting barriers: a cut covers at least the records before them, and no input is blocked."""
 
 import random
 from itertools import takewhile
@@ -27,7 +27,7 @@ def test_a_snapshot_covers_at_least_the_records_before_the_barrier(seed: int) ->
 
 
 def test_records_behind_a_fast_barrier_do_get_into_the_snapshot() -> None:
-    """What tells this mode from an alignment; if it never happened, the mode would be a name."""
+    """This distinguishes the mode from an alignment; otherwise they would differ only in name."""
     surplus = 0
     for seed in range(50):
         rng = random.Random(seed)
@@ -139,7 +139,7 @@ def records_before(streams: Streams, number: int) -> set[str]:
 
 
 def run(rng: random.Random, streams: Streams) -> dict[int, set[str]]:
-    """One random interleaving; what was consumed at each snapshot. Nothing but cuts is asked."""
+    """Runs one random interleaving; returns what was consumed at each snapshot."""
     tracker = BarrierTracker(ChannelId(name) for name in streams)
     queues = {name: list(stream) for name, stream in streams.items()}
     consumed: set[str] = set()

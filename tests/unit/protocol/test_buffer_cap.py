@@ -1,4 +1,4 @@
-"""What is beyond the cap, by channel and by sum."""
+"""The buffers beyond the cap, by channel and in total."""
 
 from pipelines.domain.ids import ChannelId
 from pipelines.protocol.alignment import BufferCap

@@ -31,7 +31,7 @@ def test_nothing_is_released_before_a_checkpoint_that_contains_it_completes() ->
 
 def test_the_output_of_an_aborted_checkpoint_is_released_with_the_next_oldest_first() -> None:
     log = CommitLog()
-    log.on_prepared(CheckpointId(1), ["a"])  # aborted: nobody says anything
+    log.on_prepared(CheckpointId(1), ["a"])  # aborted: the log hears nothing of it
     log.on_prepared(CheckpointId(2), ["b"])
 
     released = log.on_completed(CheckpointId(2))
@@ -104,7 +104,7 @@ class Sink:
         self.buffer: list[int] = []
         self.next_checkpoint = 1
         self.durable = 0  # newest completed checkpoint
-        self.saved: tuple[int, tuple[Prepared, ...]] = (0, ())  # what it holds: position, prepared
+        self.saved: tuple[int, tuple[Prepared, ...]] = (0, ())  # its position, prepared
         self.written_in_all = 0
 
     def write(self) -> None:
@@ -113,7 +113,7 @@ class Sink:
         self.written_in_all = max(self.written_in_all, self.next_number)
 
     def checkpoint(self, *, completes: bool | None = None) -> None:
-        """Prepare, then complete, abort, or complete without this sink hearing of it."""
+        """Prepares, then completes, aborts, or completes without this sink hearing of it."""
         checkpoint_id = CheckpointId(self.next_checkpoint)
         self.next_checkpoint += 1
         carried = self.log.on_prepared(checkpoint_id, list(self.buffer))
@@ -127,7 +127,7 @@ class Sink:
             self.crash()
 
     def crash(self) -> None:
-        """Everything in memory is lost; the last completed checkpoint is restored."""
+        """Loses everything in memory and restores the last completed checkpoint."""
         self.next_number, restored = self.saved
         self.buffer = []
         self.log = CommitLog(restored)
@@ -138,10 +138,10 @@ class Sink:
             assert prepared.checkpoint_id <= self.durable, "released before its checkpoint"
             for number in prepared.committables:
                 assert isinstance(number, int)
-                if number not in self.visible:  # idempotent: the transaction is known by its name
+                if number not in self.visible:  # idempotent: the target knows the transaction
                     self.visible.append(number)
 
     def finish(self) -> None:
         while self.next_number < self.written_in_all:
-            self.write()  # read again what the last crash took back
+            self.write()  # write again what the last crash undid
         self.checkpoint(completes=True)

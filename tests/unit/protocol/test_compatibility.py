@@ -1,4 +1,4 @@
-"""What a pipeline can take over from a point: uids, roles, states, columns and key groups."""
+"""A pipeline and a point fit by uids, roles, states, columns and key groups."""
 
 import msgspec
 import pytest
@@ -48,7 +48,7 @@ def test_a_pipeline_of_another_name_with_the_same_uids_takes_over_everything() -
 
 
 def test_an_operator_that_only_changed_its_place_keeps_its_state() -> None:
-    """What runs under a uid may be called and chained differently: only the uid is looked at."""
+    """Only the uid counts; the name and the chain of an operator may change."""
     moved = msgspec.structs.replace(point().subtasks[0], vertex=Uid("elsewhere"))
 
     assert compare(point(subtasks=[moved]), target()).problems == ()
@@ -256,7 +256,7 @@ def test_a_state_that_was_empty_does_not_hide_the_new_name() -> None:
     [
         [("former", {"schema": {"carrier": "string"}})],  # another schema
         [("former", {"state": "late"})],  # another state
-        [("former", {}), ("earlier", {})],  # either may be it
+        [("former", {}), ("earlier", {})],  # it may be either
         [("former", {}), ("count", {})],  # nothing is new
     ],
 )

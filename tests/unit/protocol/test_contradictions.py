@@ -1,4 +1,4 @@
-"""Each machine notices that its fields contradict one another, and accepts those that agree."""
+"""Each machine notices when its fields contradict one another, and accepts them when they agree."""
 
 from collections.abc import Callable
 from typing import Any

@@ -186,7 +186,7 @@ def test_the_end_of_an_attempt_aborts_without_counting() -> None:
     coordinator = running_coordinator(tolerable_failures=0)
     coordinator.on_trigger(PERIODIC)
 
-    # Even a reason that otherwise counts: the attempt has failed already.
+    # This reason counts otherwise, but the attempt has failed already.
     effects = coordinator.on_stopped(Reason.IO_EXCEPTION, "a slot died")
 
     assert effects == [AbortCheckpoint(ONE, PERIODIC, Reason.IO_EXCEPTION, "a slot died")]
@@ -299,7 +299,7 @@ def test_after_a_manifest_that_failed_the_next_one_is_written() -> None:
 
     effects = coordinator.on_unpublished(ONE, "no space")
 
-    # The attempt fails last, so that a host that ends it there has heard of the manifest.
+    # FailAttempt comes last, so that a host that ends the attempt then has obeyed Finalize.
     assert [type(effect) for effect in effects] == [AbortCheckpoint, Finalize, FailAttempt]
 
 
@@ -327,8 +327,8 @@ def test_what_is_written_for_an_aborted_checkpoint_is_deleted_however_late() -> 
     late = [
         coordinator.on_acknowledged(ONE, snapshot_of(READ)),
         coordinator.on_declined(ONE, Reason.CHECKPOINT_ASYNC_EXCEPTION, "the disk is full"),
-        coordinator.on_acknowledged(TWO, snapshot_of(READ)),  # it is complete: nothing goes
-        coordinator.on_acknowledged(CheckpointId(9), snapshot_of(READ)),  # nobody knows it
+        coordinator.on_acknowledged(TWO, snapshot_of(READ)),  # complete: nothing is discarded
+        coordinator.on_acknowledged(CheckpointId(9), snapshot_of(READ)),  # never triggered
     ]
 
     assert late == [[DiscardLate(ONE, SAVEPOINT)], [DiscardLate(ONE, SAVEPOINT)], [], []]
@@ -447,7 +447,7 @@ def complete(
 def acknowledge(
     coordinator: CheckpointCoordinator, checkpoint_id: CheckpointId
 ) -> list[CoordinationEffect]:
-    """All subtasks do; what follows the last one."""
+    """Acknowledges for all subtasks. Returns the effects of the last acknowledgement."""
     coordinator.on_acknowledged(checkpoint_id, snapshot_of(READ))
     return coordinator.on_acknowledged(checkpoint_id, snapshot_of(COUNT))
 
@@ -461,7 +461,7 @@ SNAPSHOTS = (snapshot_of(COUNT), snapshot_of(READ))
 
 
 class Host:
-    """Passes random events to coordinator and decider, and checks each effect against a log."""
+    """Passes random events to the coordinator and the decider, and checks each effect by a log."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -476,12 +476,12 @@ class Host:
         self.is_running = self.has_failed = False
         self.injected: list[CheckpointId] = []
         self.ended: list[CheckpointId] = []
-        self.acknowledged: dict[CheckpointId, set[SubtaskId]] = {}  # of what is pending
+        self.acknowledged: dict[CheckpointId, set[SubtaskId]] = {}  # by pending checkpoint
         self.aborted: set[CheckpointId] = set()  # in this attempt
-        self.writing: CheckpointId | None = None  # a manifest, asked for by Finalize
+        self.writing: CheckpointId | None = None  # the manifest that Finalize asked for
         self.published: set[CheckpointId] = set()
         self.counted: set[CheckpointId] = set()
-        self.followed: set[CheckpointId] = set()  # declined as another subtask had before
+        self.followed: set[CheckpointId] = set()  # declined after another subtask's decline
 
     def step(self) -> None:
         self.now_ms += self.rng.randint(0, 8)
@@ -530,7 +530,7 @@ class Host:
             self.obey(self.coordinator.on_trigger(decision.request))
 
     def acknowledge(self) -> None:
-        """Current, late or unknown checkpoint; known, repeated or foreign subtask."""
+        """Acknowledges a current, late or unknown checkpoint for a known or foreign subtask."""
         foreign = SubtaskId(Uid("foreign"), 9)
         subtask = self.rng.choice([*self.subtasks, foreign])
         checkpoint_id = self.any_id()

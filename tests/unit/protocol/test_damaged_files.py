@@ -1,4 +1,4 @@
-"""Damaged files: what may be published and built on, over random lives of a run, then by name."""
+"""Damaged files: what a run may publish and build on, over random runs, then by named case."""
 
 import random
 from dataclasses import dataclass, field
@@ -63,7 +63,7 @@ def test_a_checkpoint_builds_on_nothing_while_the_newest_has_a_damaged_file() ->
 
 
 def test_after_a_refused_checkpoint_all_begin_anew_until_a_whole_one_completes() -> None:
-    """What its subtasks built on was not what the newest checkpoint holds."""
+    """The subtasks of the refused checkpoint built on other files than the newest one has."""
     files = DamagedFiles(["a"])
     files.on_refused()
 
@@ -93,7 +93,7 @@ def test_what_no_checkpoint_needs_is_forgotten() -> None:
 
 @dataclass
 class Subtask:
-    """Refers to a random part of what it builds on, and writes some files of its own."""
+    """A subtask that refers to a random part of its base and writes some new files."""
 
     index: int
     log: CompletedIncrements[frozenset[str]] = field(default_factory=CompletedIncrements)
@@ -107,15 +107,15 @@ class Underway:
 
 
 class Run:
-    """The machines as their hosts use them. The test knows the truth: which files are whole."""
+    """Uses the machines as their hosts do. The test itself knows which files are really whole."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.retained_count = rng.choice([1, 2, 3])
         self.concurrent_max = rng.choice([1, 3])
         self.manifests: dict[CheckpointId, frozenset[str]] = {}
-        self.broken: set[str] = set()  # the truth
-        self.found_so_far: set[str] = set()  # and not found whole since
+        self.broken: set[str] = set()  # the files that are really damaged
+        self.found_so_far: set[str] = set()  # found damaged and not found whole since
         self.shared = SharedFiles({})
         self.damaged = DamagedFiles()
         self.points = RetainedPoints(self.retained_count)
@@ -167,7 +167,7 @@ class Run:
         return BUILD_ON_NOTHING if anew or confirmed not in whole else confirmed
 
     def upload(self) -> None:
-        """One subtask cuts and acknowledges; with the last one the manifest is written."""
+        """One subtask cuts and acknowledges; after the last one, the manifest is written."""
         ready = [(n, s) for n, u in self.underway.items() for s in self.subtasks]
         ready = [(n, s) for n, s in ready if s.index not in self.underway[n].is_cut]
         if not ready:
@@ -195,7 +195,7 @@ class Run:
             return
         found_before = self.damaged.remembered
         if self.rng.random() < 0.1:
-            self.verify()  # while the manifest is on its way
+            self.verify()  # while the manifest is being written
         for older in [n for n in self.underway if n < checkpoint_id]:
             self.abort(older)
         del self.underway[checkpoint_id]
@@ -236,14 +236,14 @@ class Run:
             self.points.on_damaged(refused.point, refused.problem)
             self.found(self.manifests[refused.point.checkpoint_id] & self.broken)
         start = self.manifests[found.point.checkpoint_id] if found.point else frozenset()
-        takes_over = self.rng.random() < 0.7  # not with another parallelism
+        takes_over = self.rng.random() < 0.7  # False: as with another parallelism
         self.subtasks = [
             Subtask(i, CompletedIncrements(own_part(start, i) if takes_over else None))
             for i in range(SUBTASKS)
         ]
 
     def restart_driver(self) -> None:
-        """It finds manifests, and in the journal what is remembered."""
+        """A new driver finds the manifests, and the remembered damage in the journal."""
         self.underway = {}
         remembered = self.damaged.remembered
         self.shared = SharedFiles(self.manifests)
@@ -264,7 +264,7 @@ class Run:
             self.broken.add(self.rng.choice(there))
 
     def verify(self) -> None:
-        """Of some points: the rest could not be read in time."""
+        """Reads some of the points; the others could not be read in time."""
         for point in self.points.every_newest_first():
             if self.rng.random() < 0.5:
                 continue
@@ -313,7 +313,7 @@ class Run:
             assert not unmarked or found.point.checkpoint_id not in marked
 
     def check_the_next_checkpoints_are_whole(self) -> None:
-        """Everything is found; of two checkpoints one by one the second completes for certain."""
+        """After all damage is found, the second of two successive checkpoints must complete."""
         self.found(frozenset().union(*self.manifests.values()) & self.broken)
         for _ in range(2):
             self.take_one()

@@ -1,4 +1,4 @@
-"""Whether a driver lives: by random histories of drivers and looks, then named corner cases."""
+"""The watch on a driver's signs of life: random histories of drivers and looks, then cases."""
 
 import random
 
@@ -16,7 +16,7 @@ Found = Lives | Silent | Hung
 
 @pytest.mark.parametrize("seed", range(200))
 def test_only_a_driver_that_has_not_moved_for_the_timeout_is_hung(seed: int) -> None:
-    """Whatever stops for how long, driver or supervision; and it is found within a few looks."""
+    """This is true however long driver or supervision stop; a few looks find a hung driver."""
     rng = random.Random(seed)
     watch, sequence, now_ms = DriverWatch(), 1, rng.uniform(0, 1e9)
     moved_ms, looks_since = now_ms, 0
@@ -122,7 +122,7 @@ def test_a_successor_begins_with_its_whole_time_and_signs_of_the_old_driver_are_
 
 
 def test_a_stall_of_half_the_timeout_replaces_nobody() -> None:
-    """A disk that stalls for 10 s, with the default of 20 s."""
+    """A disk stalls for 10 s, and the default timeout is 20 s."""
     found = looks(DriverWatch(), [sign(1)] * 6 + [sign(2), sign(3)])
 
     assert not [each for each in found if isinstance(each, Hung)]
@@ -135,5 +135,5 @@ def sign(sequence: int, *, moves: int | None = None, is_long_step: bool = False)
 
 
 def looks(watch: DriverWatch, signs: list[DriverSign]) -> list[Found]:
-    """One look after the other, at the time of supervision's rounds."""
+    """Looks at one sign after the other, once per round of supervision. Returns the findings."""
     return [watch.on_look(1, each, n * LOOK_MS, TIMEOUT_MS) for n, each in enumerate(signs)]

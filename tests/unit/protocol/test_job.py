@@ -1,4 +1,4 @@
-"""The states of a run: the table's moves and no other."""
+"""The states of a run: only the moves in the table are legal."""
 
 import pytest
 

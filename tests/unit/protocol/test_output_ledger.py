@@ -1,4 +1,4 @@
-"""What a sink was given: every row in one share, and every share in a completed checkpoint."""
+"""The ledger of a sink's rows: each row is in one share, each share in a completed checkpoint."""
 
 import random
 
@@ -11,7 +11,7 @@ from pipelines.protocol.commit import DIGEST_MODULUS, OutputLedger
 
 @pytest.mark.parametrize("seed", range(100))
 def test_completed_snapshots_cover_exactly_what_was_given(seed: int) -> None:
-    """Checkpoints complete, abort, or complete without this subtask ever hearing of it."""
+    """Checkpoints complete, abort, or complete without this subtask hearing of it."""
     rng = random.Random(seed)
     ledger, given, rows, found = OutputLedger(), 0, 0, dict[CheckpointId, OutputShare]()
 

@@ -1,4 +1,4 @@
-"""The records at fault are found, all of them and no other, in few attempts."""
+"""Exactly the records at fault are found, in few attempts."""
 
 import random
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def test_exactly_the_poison_is_quarantined_whatever_the_batches_and_drivers_are(
             if isinstance(finding, Quarantine):
                 repeated.on_explained(error)
         repeated.on_attempt_over(1.0)
-        if rng.random() < 0.2:  # another driver: it knows what the journal says
+        if rng.random() < 0.2:  # a new driver knows only the journal
             records, repeated = PoisonRecords(10, records.isolation), repeated_twice()
 
     assert {record.offset for record in records.isolation.poison} == set(poison)
@@ -129,7 +129,7 @@ def repeated_twice() -> RepeatedFailures:
 def attempt(
     rng: random.Random, poison: dict[int, str], isolation: Isolation
 ) -> OperatorError | None:
-    """One attempt: how it fails, or None when everything was read."""
+    """Runs one attempt. Returns its error, or None if it read everything."""
     known = {record.offset for record in isolation.poison}
     for first, last in batches(rng, isolation):
         bad = sorted(n for n in range(first, last + 1) if n in poison and n not in known)
@@ -139,7 +139,7 @@ def attempt(
 
 
 def batches(rng: random.Random, isolation: Isolation) -> Iterator[tuple[int, int]]:
-    """From a checkpoint before any poison, of sizes of its own, cut as the isolation says."""
+    """Yields random batches from a checkpoint before any poison, cut as the isolation says."""
     edges = {offset for record in isolation.poison for offset in (record.offset, record.offset + 1)}
     for isolated in isolation.ranges:
         edges |= set(range(isolated.first_offset, isolated.last_offset + 1, isolated.step))

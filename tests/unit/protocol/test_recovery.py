@@ -1,4 +1,4 @@
-"""Recovery: the newest whole point, or nothing at all; phases in order, each once."""
+"""Recovery: only the newest whole point is restored; each phase comes once, in order."""
 
 import random
 
@@ -55,7 +55,7 @@ def test_without_falling_back_an_older_whole_point_is_not_even_looked_at() -> No
 def test_steps_add_up_and_milestones_count_from_the_last_step(seed: int) -> None:
     rng = random.Random(seed)
     progress = RecoveryProgress(1000.0)
-    moments = sorted(rng.uniform(1000, 2000) for _ in STEPS)  # nothing is waited for in between
+    moments = sorted(rng.uniform(1000, 2000) for _ in STEPS)  # no backoff in between
 
     durations = [
         progress.on_reached(step, now_ms) for step, now_ms in zip(STEPS, moments, strict=True)
@@ -80,11 +80,11 @@ def test_what_is_waited_on_purpose_is_backoff_and_in_no_other_step(seed: int) ->
     for step in STEPS:
         for _ in range(rng.randint(0, 2) if STEPS.index(step) <= BACKOFF_AT else 0):
             progress.on_wait(now_ms)
-            progress.on_wait(now_ms + 0.1)  # it waits already
+            progress.on_wait(now_ms + 0.1)  # already waiting
             pause_ms = rng.uniform(1, 40_000)
             now_ms, waited_ms = now_ms + pause_ms, waited_ms + pause_ms
             progress.on_waited(now_ms)
-            progress.on_waited(now_ms + 5)  # it goes on already
+            progress.on_waited(now_ms + 5)  # already over
         if step is not RecoveryPhase.BACKOFF:
             now_ms += (worked_ms := rng.uniform(0, 100))
             spent.append((progress.on_reached(step, now_ms), worked_ms))

@@ -126,8 +126,10 @@ def test_what_may_pass_or_has_no_place_never_counts(error: OperatorError) -> Non
 
 
 def test_an_outage_of_a_minute_ends_no_run_with_the_default_settings() -> None:
-    """A client's own error, at the same record, from the first call to the last: nothing but time
-    tells it from a record that the function cannot digest."""
+    """Only time tells an outage from a bad record.
+
+    In both, the client raises the same error at the same record from the first call to the last.
+    """
     settings = parse_settings({})
     away = replace(ERROR, error_type="redis.exceptions.ConnectionError", message="Error 111")
 
@@ -141,7 +143,7 @@ def test_an_outage_of_a_minute_ends_no_run_with_the_default_settings() -> None:
 
 
 def judged_over(outage_ms: float, error: OperatorError, draw: float) -> list[object]:
-    """What is said of each try, with the default restarts; each takes half a second."""
+    """Returns the verdict on each try, with the default restarts; a try takes half a second."""
     settings = parse_settings({})
     backoff = restart_backoff(settings.restart)
     repeated = RepeatedFailures(
@@ -169,7 +171,7 @@ def test_what_is_refused_for_what_it_is_needs_no_time() -> None:
 
 
 def test_a_later_outage_at_the_same_record_is_a_new_one_once_an_attempt_got_past_it() -> None:
-    """As where no checkpoint completes in between, so that the record is read again."""
+    """The record is read again, as if no checkpoint completed in between."""
     repeated = RepeatedFailures(tries_min=3, over_min_ms=1_000.0)
     for now_ms in range(0, 900, 100):
         repeated.on_error(ERROR, now_ms)

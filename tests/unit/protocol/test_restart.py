@@ -127,7 +127,7 @@ def test_a_run_that_was_stable_for_long_enough_starts_over(
 
 @pytest.mark.parametrize("seed", range(100))
 def test_backoff_of_a_cured_incident_delays_no_unrelated_failure(seed: int) -> None:
-    """One incident of several failures; then checkpoints complete; then something else fails."""
+    """An incident causes several failures; then checkpoints complete; then something else fails."""
     rng = random.Random(seed)
     restart, now_ms = exponential(reset_threshold_ms=1e12), 0.0
     for _ in range(rng.randint(2, 8)):
@@ -147,7 +147,7 @@ def test_backoff_of_a_cured_incident_delays_no_unrelated_failure(seed: int) -> N
 
 @pytest.mark.parametrize("seed", range(100))
 def test_after_a_retry_the_moment_that_was_due_is_forgotten(seed: int) -> None:
-    """Otherwise a failure of the new attempt counted as part of the old one, and waited on."""
+    """Otherwise a failure of the new attempt would count as part of the old one and wait again."""
     rng = random.Random(seed)
     restart, now_ms = exponential(initial_ms=1_000), 0.0
     backoffs = [1_000.0 * 2**n for n in range(6)]

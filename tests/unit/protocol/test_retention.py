@@ -1,4 +1,4 @@
-"""Retention: the newest are kept, savepoints belong to people."""
+"""Retention: the newest points are kept, and only people delete savepoints."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Shared files: the cases by name; random runs are in `test_shared_files_by_seed`."""
+"""Shared files: named cases. `test_shared_files_by_seed` has the random runs."""
 
 from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.protocol.retention import CompletedIncrements, SharedFiles, shared_name
@@ -73,7 +73,7 @@ def test_a_point_that_could_not_be_read_keeps_all_that_it_may_refer_to() -> None
     assert files.on_listed([old, same, later]) == [later]
     assert files.is_unread(TWO)
 
-    assert files.on_discarded(TWO) == []  # which they were is found by looking
+    assert files.on_discarded(TWO) == []  # a listing finds its files
     assert not files.is_unread(TWO)
     assert files.on_listed([old, same, later]) == [old, same, later]
 
@@ -107,7 +107,7 @@ def test_notices_that_come_late_or_twice_do_not_go_back() -> None:
 
     increments.on_completed(ONE)
     increments.on_completed(TWO)
-    increments.on_completed(CheckpointId(9))  # a savepoint, of which nothing was written
+    increments.on_completed(CheckpointId(9))  # a savepoint: no files to build on
 
     assert increments.base == "two"
 

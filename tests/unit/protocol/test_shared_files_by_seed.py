@@ -1,9 +1,9 @@
 """Shared files under random failures, restarts and races, by seed: the two machines alone.
 
-A level below the simulator, which has the files in earnest: 300 seeds of 120 steps take seconds,
-and every subtask refers to any part of what it may. The checkers know nothing of the machines:
-after every step each retained checkpoint must find its files, and once nothing is under way, and
-the directory was listed, no file may be left that none refers to.
+This is a level below the simulator, which uses real files: 300 seeds of 120 steps take seconds.
+Every subtask refers to a random part of the files that it may use. The checkers know nothing of
+the machines. After every step, each retained checkpoint must find its files. Once no checkpoint is
+under way and the directory was listed, every file left must be one that a checkpoint refers to.
 """
 
 import random
@@ -33,7 +33,7 @@ def test_no_retained_checkpoint_loses_a_file_and_nothing_unused_stays(seed: int)
 
 @dataclass
 class Subtask:
-    """Refers to a random part of the files of what it builds on, and writes some of its own."""
+    """A subtask that refers to a random part of its base's files and writes some new ones."""
 
     index: int
     reusable: CompletedIncrements[frozenset[str]] = field(default_factory=CompletedIncrements)
@@ -89,7 +89,7 @@ class Run:
         self.machine.on_triggered(checkpoint_id)
 
     def upload(self) -> None:
-        """One subtask cuts and acknowledges; its notices of completion may come much later."""
+        """One subtask cuts and acknowledges; its notice of completion may come much later."""
         open_ones = [(u, s) for u in self.underway.values() for s in self.subtasks]
         open_ones = [(u, s) for u, s in open_ones if s.index not in u.is_cut]
         if not open_ones:
@@ -141,7 +141,7 @@ class Run:
             subtask.reusable.on_completed(checkpoint_id)
 
     def restart_attempt(self) -> None:
-        """All subtasks begin again, from the newest retained checkpoint or without its files."""
+        """Restarts all subtasks, each from the newest retained checkpoint or without its files."""
         for underway in list(self.underway.values()):
             self.end(underway)
         self.attempt = Attempt(self.attempt + 1)
@@ -155,7 +155,7 @@ class Run:
         ]
 
     def restart_driver(self) -> None:
-        """All it knew is lost; manifests are what it finds."""
+        """The driver loses all it knew, and a new one finds the manifests."""
         self.underway = {}
         self.machine = SharedFiles(self.retained)
         self.restart_attempt()

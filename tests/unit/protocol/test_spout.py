@@ -1,4 +1,4 @@
-"""A spout: every record is emitted until a try of it is acked, whatever happens to the tries."""
+"""A spout emits every record until one try is acked, whatever happens to the other tries."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Tolerance: which failed checkpoints count, how often, and what forgives them."""
+"""Tolerance: which failed checkpoints count, how often, and what resets the count."""
 
 import random
 

@@ -272,7 +272,7 @@ def test_requests_outlive_an_attempt_and_the_end_of_the_sources_does_not() -> No
     assert while_stopped == WaitUntil(None)
     assert start_next(decider, 60) == savepoint("kept")
     decider.on_completed(PERIODIC, 61)
-    assert decider.next(61) == WaitUntil(160)  # not the final one: the sources read again
+    assert decider.next(61) == WaitUntil(160)  # no final checkpoint: the sources read again
 
 
 def test_an_attempt_that_stopped_during_a_checkpoint_leaves_nothing_under_way() -> None:
@@ -322,7 +322,7 @@ def running_decider(
 
 
 def start_next(decider: TriggerDecider, now_ms: float) -> TriggerRequest:
-    """Start what is due; what was under way before is over."""
+    """Starts the request that is due. If no place is free, one under way completes first."""
     if not decider.has_free_place:
         decider.on_completed(PERIODIC, now_ms)
     decision = decider.next(now_ms)
@@ -344,7 +344,7 @@ def savepoint(name: str) -> TriggerRequest:
 
 
 class Host:
-    """Drives a decider at random and holds a plain model against each of its answers."""
+    """Drives a decider at random and compares each of its answers with a plain model."""
 
     def __init__(self, rng: random.Random, *, max_queued: int) -> None:
         self.rng = rng
@@ -438,7 +438,7 @@ class Host:
         self.last_periodic_ms = self.now_ms
 
     def serve_everything(self) -> None:
-        """A queue that is served gets empty: no request starves once requests stop coming."""
+        """Serves the queue until it is empty: no request starves once requests stop coming."""
         self.stop()
         self.run()
         while self.savepoints or self.asked:

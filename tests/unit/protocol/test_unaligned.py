@@ -1,7 +1,7 @@
-"""Overtaking barriers: consumed plus recorded is exactly what lies before them, at any moment.
+"""Overtaking barriers: consumed plus recorded is always exactly the records before the barriers.
 
-The host here is a gate in miniature: what is sent travels, is queued, and is consumed, each at
-its own time. It records as the effects say. The checker knows the streams only.
+The host here is a gate in miniature: an element is sent, queued and consumed, each at a time of its
+own. The host records as the effects say. The checker knows only the streams.
 """
 
 import random
@@ -202,7 +202,7 @@ def test_an_announcement_that_the_end_of_its_channel_has_outrun_says_nothing_new
 
 @dataclass
 class MiniatureGate:
-    """Three places per channel: sent, queued, consumed."""
+    """A gate with three places per channel: sent, queued, consumed."""
 
     streams: dict[ChannelId, list[Element]]
     machine: UnalignedBarriers = field(init=False)
@@ -221,7 +221,7 @@ class MiniatureGate:
         self.state: Counter[str] = Counter()
 
     def run(self, rng: random.Random, give_up_chance: float = 0.0) -> None:
-        """Until nothing is on its way. One checkpoint at a time: 2 starts when 1 is over."""
+        """Runs until no element is on its way. Checkpoint 2 starts only when 1 is over."""
         under_way = 1
         while True:
             is_over = {*self.cuts, *self.given_up}

@@ -1,4 +1,4 @@
-"""Watermarks: event time is the least of the inputs that are not idle, over random histories."""
+"""Watermarks: event time is the least watermark of the inputs that are not idle."""
 
 import random
 
@@ -29,7 +29,7 @@ def test_event_time_is_the_least_open_watermark_and_only_grows(seed: int) -> Non
             del newest[name]
             told += times_in(merger.on_end(name))
         else:
-            timestamp_ms = rng.randint(-50, 50)  # may go back: then it says nothing new
+            timestamp_ms = rng.randint(-50, 50)  # may go back, which changes nothing
             newest[name] = max(newest[name], timestamp_ms)
             told += times_in(merger.on_watermark(name, timestamp_ms))
 
@@ -58,7 +58,7 @@ def test_idle_inputs_hold_nothing_back_and_active_ones_are_never_passed(seed: in
             idle ^= {name}
             never_idle.discard(name)
         elif name in idle:
-            continue  # says that it is active before anything else
+            continue  # an idle input must first say that it is active
         else:
             newest[name] = max(newest[name], step + rng.randint(-30, 5))
             marks = merger.on_watermark(name, newest[name])
@@ -91,7 +91,7 @@ def test_an_input_that_was_idle_counts_again_once_it_has_caught_up() -> None:
     assert merger.on_watermark("b", 50) == []
     assert merger.on_watermark("a", 120) == [Watermark(120)]  # b is behind and holds nothing back
     assert merger.on_watermark("b", 130) == []
-    assert merger.on_watermark("a", 140) == [Watermark(130)]  # now it does
+    assert merger.on_watermark("a", 140) == [Watermark(130)]  # now b holds it back
 
 
 def test_when_all_are_idle_the_furthest_is_told_and_then_that_nothing_is_to_come() -> None:

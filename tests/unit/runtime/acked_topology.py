@@ -1,7 +1,7 @@
-"""Subtasks and ackers of a whole run in mode ACKED, by turns on one thread: no sockets, no sleeps.
+"""Subtasks and ackers of a whole run in mode ACKED, in turns on one thread, without sockets.
 
-Records go from a source, where some are filtered out, by key through a relay and in turn into
-sinks. Whose turn it is follows from a seed.
+A source filters out some records, keys the others to a relay, and the relay deals them in turn to
+sinks. A seed decides which task has its turn. No test sleeps.
 """
 
 import random
@@ -72,7 +72,7 @@ class LocalNetwork:
 
 @dataclass(slots=True)
 class CuttingReporter(RecordingReporter):
-    """Of many subtasks: keeps the cuts of all of them."""
+    """A reporter that keeps the cuts of all subtasks."""
 
     cuts: dict[int, list[SubtaskSnapshot]] = field(default_factory=lambda: defaultdict(list))
 
@@ -84,7 +84,7 @@ class CuttingReporter(RecordingReporter):
 
 @dataclass
 class Topology:
-    """Four splits of records with these keys."""
+    """A whole run that reads these keys from four splits."""
 
     root: Path
     keys: range
@@ -96,7 +96,7 @@ class Topology:
     )
     seed: int = 0
     turn_ms: float = 0.0  # how long a turn takes
-    unanchored: str = ""  # what the operator of this uid emits
+    unanchored: str = ""  # the uid of the operator with unanchored output
     clock: ManualClock = field(default_factory=ManualClock)
     sink: MemorySink = field(default_factory=MemorySink)
     subtasks: list[Subtask] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Topology:
         raise TimeoutError(f"not over after {turns_max} turns")
 
     def run_out(self) -> None:
-        """Until all is read and processed."""
+        """Runs until everything is read and processed."""
         self.run(lambda: self.reporter.sources_over == self.parallelism)
 
     def turns(self, count: int) -> None:
@@ -131,7 +131,7 @@ class Topology:
             self.turn()
 
     def turn(self) -> None:
-        """Of one thread."""
+        """Gives one subtask or acker, chosen at random, a turn."""
         self.clock.now_ms += self.turn_ms
         awake = [s for s in self.subtasks if s.place.vertex.uid not in self.asleep]
         taken = self._rng.choice([*awake, *self.acker_tasks])
@@ -146,7 +146,7 @@ class Topology:
         return [subtask for subtask in self.subtasks if subtask.place.vertex.uid == SOURCE]
 
     def count(self, name: str) -> int:
-        """A counter, of all subtasks together."""
+        """Returns the sum of a counter over all subtasks."""
         counted = [subtask.chain.counters for subtask in self.subtasks]
         return sum(v for counters in counted for k, v in counters.items() if k.endswith(f".{name}"))
 

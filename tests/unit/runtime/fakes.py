@@ -1,4 +1,4 @@
-"""Stand-ins for what the runtime is given: a clock moved by hand, a source held in memory."""
+"""Fakes for the runtime: a clock that a test moves by hand, and a source in memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,14 +22,14 @@ class ManualClock:
 
 @dataclass(slots=True)
 class ListSource:
-    """Each split is a list of (key, event time), read in batches of `batch_rows`."""
+    """A source whose splits are lists of (key, event time), read in batches of `batch_rows`."""
 
     splits: list[list[tuple[int, int]]]
     batch_rows: int = 3
     timestamp_column: str | None = "at"
     out_of_orderness_ms: int = 0
     concurrent_splits: int = 1
-    silent: set[int] = field(default_factory=set)  # splits that have nothing more at the moment
+    silent: set[int] = field(default_factory=set)  # splits without more records for now
     schema: pa.Schema = field(default_factory=lambda: SCHEMA)
 
     def validate(self) -> None:

@@ -1,4 +1,4 @@
-"""A growing source in memory: splits that appear while it is read, and logs with gaps."""
+"""A growing source in memory: splits appear while it is read, and logs have gaps."""
 
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
@@ -16,8 +16,9 @@ from tests.unit.runtime.fakes import SCHEMA, batch_of
 
 @dataclass(slots=True)
 class GrowingLog:
-    """`logs` holds (offset, key, event time) of each split. What is before `oldest_offset` is gone;
-    a split in `ended` has no more records to come.
+    """A log in memory: `logs` has the (offset, key, event time) of each split's records.
+
+    Records before `oldest_offset` are gone. A split in `ended` gets no more records.
     """
 
     logs: dict[str, list[tuple[int, int, int]]]
@@ -85,8 +86,11 @@ class GrowingLog:
 
 @dataclass(slots=True)
 class NamedAgainLog(GrowingLog):
-    """`versions` are those of the splits that have the names now; what is missing is not known.
-    `asked` holds the names of each question."""
+    """A log whose names may pass to other splits.
+
+    `versions` maps a name to the version of the split that has it now, if that is known. `asked`
+    has the names of each call.
+    """
 
     versions: dict[str, str] = field(default_factory=dict)
     asked: list[list[str]] = field(default_factory=list)
@@ -102,7 +106,7 @@ class NamedAgainLog(GrowingLog):
 
 
 class AtOnce(Executor):
-    """Runs what is submitted in the thread of the caller."""
+    """Runs each call at once, on the caller's thread."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> "Future[Any]":
         future: Future[Any] = Future()

@@ -1,7 +1,7 @@
 """One subtask in this process: real gate, channels, chain and store; no slot and no master.
 
-The graph joins two streams, so that a gate has one channel per port. The operator remembers every
-record as keyed state, so that a snapshot tells exactly what lies before its barrier.
+The graph joins two streams, so that the gate has one channel per port. The operator keeps every
+record as keyed state, so that a snapshot shows exactly the records before its barrier.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 
 class InlineExecutor(Executor):
-    """Runs what it is given at once, on the caller's thread."""
+    """Runs each call at once, on the caller's thread."""
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -72,7 +72,7 @@ class InlineExecutor(Executor):
 
 
 class LaterExecutor(Executor):
-    """Runs what it is given when the test says so."""
+    """Runs its calls only when the test says so."""
 
     def __init__(self) -> None:
         self._waiting: list[Callable[[], object]] = []
@@ -91,7 +91,7 @@ class WaitsForEver(Exception):
 
 
 class ScriptedMailbox(Mailbox):
-    """Takes the next step of a script whenever the subtask has nothing to do: no second thread."""
+    """Runs the next step of a script, on this thread, whenever the subtask has nothing to do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class ScriptedMailbox(Mailbox):
 
 @dataclass(slots=True)
 class RecordingReporter:
-    """What a subtask has told the world."""
+    """Records everything that a subtask reports."""
 
     root: Path
     snapshots: dict[int, SubtaskSnapshot] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class RecordingReporter:
 
 
 class LocatedWriter(SnapshotWriter):
-    """Many tests' barriers carry no location; their snapshots go where the reporter says."""
+    """Takes the location from the reporter if a barrier has none, as in many tests."""
 
     def __init__(self, reporter: RecordingReporter) -> None:
         super().__init__(FileSystemCheckpointStore([str(reporter.root)]))
@@ -174,7 +174,7 @@ class LocatedWriter(SnapshotWriter):
 
 
 class Remembering(Operator):
-    """Passes everything on, and keeps it as state; counts the records of each port."""
+    """Passes every record on, keeps it as state, and counts the records of each port."""
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         return inputs[0]
@@ -191,7 +191,7 @@ class Remembering(Operator):
 
 @dataclass(slots=True)
 class MemorySink:
-    """Keys that were written, and those that were committed, in order."""
+    """A sink that keeps the written and the committed keys, each in order."""
 
     written: list[int] = field(default_factory=list)
     committed: list[int] = field(default_factory=list)
@@ -314,12 +314,12 @@ class JoiningSubtask:
         )
 
     def run(self, *script: Callable[[], None]) -> None:
-        """The subtask's whole life, on this thread; its input is what the script does."""
+        """Runs the subtask's whole life on this thread; the script sends its input."""
         self.mailbox.script = list(script)
         self.subtask.run()
 
     def consume(self) -> None:
-        """Everything that the gate will give now."""
+        """Consumes everything that the gate gives now."""
         while self.step():
             continue
 
@@ -331,7 +331,7 @@ class JoiningSubtask:
         return obeyed(self.subtask, self.feed.advance())
 
     def in_flight_at(self, checkpoint_id: int) -> dict[str, list[int]]:
-        """The keys of the records that a checkpoint keeps, by channel, read back from its files."""
+        """Returns the keys of a checkpoint's in-flight records by channel, read from its files."""
         location = self.reporter.location_of(CheckpointId(checkpoint_id))
         store = FileSystemCheckpointStore([str(self.root)])
         kept: dict[str, list[int]] = {}
@@ -341,7 +341,7 @@ class JoiningSubtask:
         return kept
 
     def seen_at(self, checkpoint_id: int) -> list[int]:
-        """The keys in the operator's state, read back from the files of a checkpoint."""
+        """Returns the keys in the operator's state, read back from a checkpoint's files."""
         location = str(self.reporter.location_of(CheckpointId(checkpoint_id)))
         store = FileSystemCheckpointStore([str(self.root)])
         return [
@@ -355,7 +355,7 @@ class JoiningSubtask:
 
 @dataclass(slots=True)
 class ReadingSubtask:
-    """A source's subtask, and what it has sent downstream."""
+    """A source's subtask, and the elements that it has sent downstream."""
 
     root: Path
     source: ListSource | GrowingLog
@@ -364,7 +364,7 @@ class ReadingSubtask:
     mailbox: Mailbox = field(default_factory=Mailbox)
     options: BarrierOptions = ALIGNED
     strategy: WatermarkStrategy | None = None
-    reads_ahead_bytes: int | None = None  # at most once
+    reads_ahead_bytes: int | None = None  # set in mode AT_MOST_ONCE
     feed: SourceFeed = field(init=False)
     subtask: Subtask = field(init=False)
     reporter: RecordingReporter = field(init=False)
@@ -414,7 +414,7 @@ class ReadingSubtask:
 
 
 def obeyed(subtask: Subtask, effects: Effects | None) -> bool:
-    """Has the subtask do what its feed asked for; False: the feed had nothing to do."""
+    """Has the subtask obey the effects of its feed. Returns False if the feed had nothing to do."""
     subtask.obey(effects or [])
     return effects is not None
 

@@ -1,4 +1,4 @@
-"""A checkpoint host as the job master holds it, with the attempt's slots played by the test."""
+"""A checkpoint host as the job master uses it; the test plays the attempt's slots."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -59,7 +59,7 @@ class RecordingListener(CheckpointListener):
 
 
 class Master:
-    """A checkpoint host as the job master holds it, with the attempt's slots played by the test."""
+    """Hosts checkpoints as the job master does; the test plays the attempt's slots."""
 
     def __init__(
         self,
@@ -76,9 +76,9 @@ class Master:
         self.attempt = RecordingAttempt(parallelism)
         self.listener = RecordingListener()
         self.owns_run = True
-        self.places_are_slow = False  # then they are ready with the next `deliver`
+        self.places_are_slow = False  # True: the next `deliver` makes them ready
         self.events: list[Event] = []
-        self.too_many: list[str] = []  # why the attempt is to fail
+        self.too_many: list[str] = []  # the reasons to fail the attempt
         self._posted: list[JobEvent] = []
         self._places = places_in(root)
         self.store = store_in(root)
@@ -124,7 +124,7 @@ class Master:
         return [event for event in self.events if isinstance(event, kind)]
 
     def trigger(self) -> float | None:
-        """Lets the interval pass; when the host wants to be called again."""
+        """Lets the interval pass. Returns the time at which the host wants its next call."""
         self.clock.now_ms += INTERVAL_MS
         return self.host.on_time()
 
@@ -164,7 +164,7 @@ class Master:
             self._posted.append(event)
 
     def deliver(self) -> None:
-        """What the executor has posted reaches the host, as through the master's queue."""
+        """Passes the executor's events to the host, as the master's queue does."""
         while self._posted:
             match event := self._posted.pop(0):
                 case ManifestWritten():

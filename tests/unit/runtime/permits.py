@@ -1,4 +1,4 @@
-"""Permits to commit, as the driver's fence gives them."""
+"""Commit permits as the driver's fence issues them."""
 
 from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.protocol.commit import AttemptFence, CommitPermit

@@ -1,4 +1,4 @@
-"""Checkpoints for tests: manifests as a run would have written them, and their state files."""
+"""Checkpoints for tests: manifests as a run writes them, and their state files."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def store_in(root: Path) -> FileSystemCheckpointStore:
 
 
 def manifest_of(operators: list[list[OperatorSnapshot]], **changes: object) -> Manifest:
-    """`operators` holds those of each subtask, which all belong to one vertex."""
+    """`operators` has the operators of each subtask; all subtasks belong to one vertex."""
     values: dict[str, object] = {
         "format_version": FORMAT_VERSION,
         "pipeline": PIPELINE,
@@ -78,7 +78,7 @@ def stored_keys(
     parallelism: int,
     keys: list[int],
 ) -> list[StateHandle]:
-    """The state file of one subtask that has been given all `keys` and keeps its own."""
+    """Writes the state file of a subtask that gets all `keys` and keeps those it owns."""
     groups = range_of(subtask, parallelism, MAX_PARALLELISM)
     whole = HashMapBackend(range_of(0, 1, MAX_PARALLELISM), MAX_PARALLELISM)
     whole.batch_list(SEEN).append(0, batch_of([(key, key) for key in keys]))

@@ -1,4 +1,4 @@
-"""An attempt without slots: what they are sent is recorded, what they would say is made up."""
+"""An attempt without slots: it records the messages to them, and tests make up the replies."""
 
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ M = TypeVar("M", bound=Message)
 
 
 class RecordingAttempt(AttemptHost):
-    """The attempt's slots, of which only what they are sent is known."""
+    """An attempt that records the messages to its slots instead of sending them."""
 
     def __init__(self, parallelism: int) -> None:
         super().__init__(Attempt(1), parallelism, now_ms=0.0)

@@ -1,8 +1,8 @@
-"""A whole job master in this process, with slots played by a script instead of processes.
+"""A whole job master in this process; a script plays the slots.
 
-Slots do at once what the master tells them: they deploy, run, acknowledge every barrier for all
-subtasks, commit, and end after the final checkpoint. A test may hold back what they say, and say
-things for them. Needs no Spark, no process and no socket of its own.
+The slots obey the master at once: they deploy, run, acknowledge every barrier for all subtasks,
+commit, and end after the final checkpoint. A test may hold back their messages and send messages
+for them. This needs no Spark, no other process and no socket.
 """
 
 import queue
@@ -73,25 +73,25 @@ VERTICES = ("left", "right", "both")
 
 @dataclass(slots=True)
 class ScriptedSlots:
-    """Implements `StageHost`; one slot an attempt."""
+    """Implements `StageHost` with one slot per attempt."""
 
     post: Callable[[JobEvent], None] = lambda event: None
     attempts: list[Attempt] = field(default_factory=list)
-    links: list["_Link"] = field(default_factory=list)  # of each attempt
+    links: list["_Link"] = field(default_factory=list)  # one for each attempt
     told: "queue.SimpleQueue[Message]" = field(default_factory=queue.SimpleQueue)
     injected: list[CheckpointId] = field(default_factory=list)
     final_ids: list[CheckpointId] = field(default_factory=list)  # of points that end the run
-    holds_final: bool = False  # what ends the run is not acknowledged
+    holds_final: bool = False  # does not acknowledge what ends the run
     commits: bool = True
-    commits_fail: int = 0  # so often
+    commits_fail: int = 0  # how often a commit fails
     on_commit_failure: Callable[[], None] = lambda: None
-    loses_output: bool = False  # that is why
+    loses_output: bool = False  # the reason why commits fail
     acknowledges: bool = True
-    positions: Json = None  # where the sources say that they stand
-    dies_slowly: bool = False  # then its stage ends when the test says so
-    has_nothing_to_read: bool = False  # then sources end before the slot says that it runs
+    positions: Json = None  # the positions that the sources report
+    dies_slowly: bool = False  # True: the test ends the stage
+    has_nothing_to_read: bool = False  # sources end before the slot is running
     are_brought_up: bool = True
-    loads: bool = False  # then it is deployed when the test says so
+    loads: bool = False  # True: the test says when the slot is deployed
 
     def start(self, address: SlotAddress, slot_count: int) -> None:
         self.attempts.append(address.attempt)
@@ -103,7 +103,7 @@ class ScriptedSlots:
         self.post(SlotArrived(address.attempt, hello, link))  # type: ignore[arg-type]
 
     def cancel(self, address: SlotAddress) -> None:
-        """A slot ends with its connection, and a stage without slots here."""
+        """Ends a stage that has no slots. A slot ends when its connection closes."""
         if not self.are_brought_up:
             self.post(StageEnded(address.attempt, "cancelled"))
 
@@ -127,7 +127,7 @@ class _Link:
 
     @property
     def heard_ms(self) -> float:
-        """It is never silent."""
+        """The present time: this slot is never silent."""
         return SystemClock().monotonic_ms()
 
     def send(self, message: Message) -> None:
@@ -194,7 +194,7 @@ def acknowledgement(
 
 
 class ScriptedRun:
-    """One driver of the run, on a thread; another one may follow in the same directory."""
+    """One driver of the run, on a thread of its own. Another may follow in the same directory."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class ScriptedRun:
         clock: Clock | None = None,
         **of_spec: object,
     ) -> None:
-        """`of_spec`: further fields of the run's specification."""
+        """`of_spec` has further fields of the run's specification."""
         self.directory = RunDirectory.of(root, "joining", spec_of().run_id)
         self._lease = Lease.acquire(self.directory)
         clock = clock or SystemClock()
@@ -254,7 +254,7 @@ class ScriptedRun:
         self.slots.post = self._context.post
         self.slots.has_nothing_to_read = has_nothing_to_read
         self.status: JobStatus | None = None
-        self.error: Exception | None = None  # what the driver has raised
+        self.error: Exception | None = None  # the driver's error
         self._is_to_die = False
         self._thread = threading.Thread(target=self._host, daemon=True)
         self._thread.start()
@@ -276,11 +276,11 @@ class ScriptedRun:
         return [e.event for e in envelopes if isinstance(e.event, kind)]
 
     def wake(self) -> None:
-        """The driver looks at its clock."""
+        """Wakes the driver, so that it looks at its clock."""
         self.slots.post(LocationPrepared(CheckpointId(10**9)))
 
     def wait_for(self, holds: Callable[[], bool]) -> None:
-        """Raises TimeoutError when it does not come true, and what the driver has raised."""
+        """Raises TimeoutError if the condition stays false, and any error of the driver."""
         waiting = threading.Event()
         for _ in range(int(STEP_S / 0.01)):
             self._check_driver()
@@ -296,19 +296,19 @@ class ScriptedRun:
         return self.of(CheckpointCompleted)
 
     def die(self) -> None:
-        """The driver's loop ends as if its process had been killed: nothing is tidied up."""
+        """Ends the driver's loop without any cleanup, as if its process was killed."""
         self._is_to_die = True
         self._context.post(SlotGone(Attempt(99), 0, "no message comes from a future attempt"))
         self.wait_until_over()
 
     def wait_until_over(self) -> JobStatus | None:
-        """Raises what the driver has raised."""
+        """Returns the final status. Raises any error of the driver."""
         self._thread.join(STEP_S)
         self._check_driver()
         return self.status
 
     def _check_driver(self) -> None:
-        """It may die of what a test has asked for, and of nothing else."""
+        """Raises the driver's error, unless the test asked for the death."""
         is_wanted = self._is_to_die or isinstance(self.error, FaultOnPurpose)
         if self.error is not None and not is_wanted:
             raise self.error

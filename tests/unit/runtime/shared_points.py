@@ -1,4 +1,4 @@
-"""A run's shared directory of which only is known which checkpoint needs which files."""
+"""A run's shared directory as a map: which checkpoint needs which files."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def shared_host(files: Mapping[CheckpointId, Sequence[str]]) -> SharedFilesHost:
-    """Of a driver that finds those checkpoints."""
+    """Returns the shared files' host of a driver that finds those checkpoints."""
     points = [RetainedPoint(checkpoint_id, f"/chk-{checkpoint_id}") for checkpoint_id in files]
     store = cast(
         "CheckpointStore", _Manifests({p.location: files[p.checkpoint_id] for p in points})
@@ -24,7 +24,7 @@ def shared_host(files: Mapping[CheckpointId, Sequence[str]]) -> SharedFilesHost:
 
 
 def sharing(names: Sequence[str], **changes: object) -> Manifest:
-    """A manifest that refers to shared files of those names."""
+    """Returns a manifest that refers to shared files with those names."""
     files = [FileHandle(name=name, length=1, digest="", is_shared=True) for name in names]
     state = StateHandle(
         state="total",

@@ -1,4 +1,4 @@
-"""Where the runtime relies on a rule, it notices at once that the rule is broken."""
+"""The runtime notices at once when a rule that it relies on is broken."""
 
 from collections.abc import Callable
 

@@ -32,7 +32,7 @@ def test_no_time_passes_while_the_wall_clock_is_set(monkeypatch: pytest.MonkeyPa
 
 
 def sleep_through(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """As a suspended machine: CLOCK_MONOTONIC stands still, the time since the boot goes on."""
+    """Suspends the machine: CLOCK_MONOTONIC stops, and the time since the boot continues."""
     read, stood_still = time.clock_gettime, time.monotonic()
     slept = {time.CLOCK_BOOTTIME: seconds, time.CLOCK_REALTIME: seconds}
     monkeypatch.setattr(time, "clock_gettime", lambda clock: read(clock) + slept.get(clock, 0.0))

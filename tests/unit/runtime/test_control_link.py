@@ -1,4 +1,4 @@
-"""What is too long for one message is not sent, says so, and spoils neither link nor attempt."""
+"""A message that is too long is refused with an error; link and attempt continue."""
 
 import socket
 from contextlib import closing

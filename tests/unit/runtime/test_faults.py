@@ -1,4 +1,4 @@
-"""Faults on purpose: read strictly, carried out once where planned, refused where not allowed."""
+"""Faults on purpose: plans are read strictly, hit once where planned, and need permission."""
 
 import os
 import signal

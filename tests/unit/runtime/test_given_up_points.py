@@ -1,5 +1,8 @@
-"""A checkpoint that failed although its manifest is there, and that could not be deleted: no
-attempt rolls its output back before it is gone. Slots are played by a script."""
+"""No attempt rolls its output back before every given-up checkpoint is deleted.
+
+Such a checkpoint failed although its manifest exists, and its driver could not delete it. A script
+plays the slots.
+"""
 
 from pathlib import Path
 
@@ -33,14 +36,14 @@ SETTINGS = {
 
 
 class Storage:
-    """Publishes and does not say so while `is_silent`; deletes nothing while `keeps` lasts."""
+    """Publishes but reports failure while `is_silent`; refuses the next `keeps` deletions."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
         self.root = root
         self.is_silent = False
-        self.keeps = 0  # so many deletions fail
+        self.keeps = 0  # how many deletions will fail
         self.kept: list[str] = []
-        self.there_at_rewind: list[set[str]] = []  # the points, whenever output is rolled back
+        self.there_at_rewind: list[set[str]] = []  # the points at each rollback of output
         publish, discard = FileSystemCheckpointStore.publish, FileSystemCheckpointStore.discard
         rewind = StartingPointChooser.rewind_sinks
 
@@ -132,7 +135,7 @@ def test_it_is_deleted_as_soon_as_the_storage_answers_again(
 
 
 def with_a_point_given_up(tmp_path: Path, storage: Storage, command: DriverCommand) -> ScriptedRun:
-    """The point is complete in the storage, and its driver has reported it as failed."""
+    """Returns a run whose newest point is complete in the storage but was reported as failed."""
     before = len(storage.points())
     run = ScriptedRun(tmp_path, SETTINGS, slots=ScriptedSlots())
     storage.is_silent, storage.keeps = True, 1_000
@@ -144,12 +147,12 @@ def with_a_point_given_up(tmp_path: Path, storage: Storage, command: DriverComma
 
 
 def recoveries(run: ScriptedRun) -> int:
-    """Of all drivers: how many attempts have gone on from where the one before ended."""
+    """Returns how many attempts, over all drivers, restored after the attempt before."""
     phases = [event.phase for event in run.of(RecoveryPhaseReached)]
     return phases.count(RecoveryPhase.RESTORE)
 
 
 def deployed_from(run: ScriptedRun) -> set[str | None]:
-    """The starting points of all attempts of this driver."""
+    """Returns the starting points of all attempts of this driver."""
     messages = [run.slots.told.get_nowait() for _ in range(run.slots.told.qsize())]
     return {each.restore_location for each in messages if isinstance(each, Deploy)}

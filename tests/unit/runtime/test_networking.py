@@ -1,4 +1,4 @@
-"""Each address that can be set is the one that is used."""
+"""Driver and slots use the addresses that the settings give."""
 
 import pytest
 

@@ -1,5 +1,7 @@
-"""A run that is stopped with a savepoint: what follows when that fails, before and after the point
-is complete. Slots are played by a script."""
+"""A run that stops with a savepoint, and failures before and after the savepoint is complete.
+
+A script plays the slots.
+"""
 
 from pathlib import Path
 
@@ -291,7 +293,7 @@ def test_a_stop_that_is_cancelled_before_it_has_committed_is_not_answered_as_don
 
 
 def hit(point: FaultPoint) -> Faults:
-    """The thread that writes the manifest gets no further, and its driver hears nothing."""
+    """Stops the thread that writes the manifest at this point; the driver hears nothing."""
     return Faults([Fault(action=FaultAction.FAIL, point=point)])
 
 
@@ -304,7 +306,10 @@ def savepoints_in(root: Path) -> list[Path]:
 
 
 def leave_points(disk: pytest.MonkeyPatch) -> list[str]:
-    """From now on it publishes, does not say so, and deletes nothing; what it should delete."""
+    """From now on the store reports failure when it publishes, and does not delete.
+
+    Returns a list that collects what it should have deleted.
+    """
     publish, discarded = FileSystemCheckpointStore.publish, list[str]()
 
     def publish_and_fail(store: FileSystemCheckpointStore, *point: object) -> None:

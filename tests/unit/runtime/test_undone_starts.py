@@ -1,5 +1,7 @@
-"""A start from the beginning is undone, as long as the run has committed nothing. Slots are played
-by a script."""
+"""A start from the beginning can be undone as long as the run has committed nothing.
+
+A script plays the slots.
+"""
 
 import threading
 from dataclasses import dataclass, field
@@ -49,7 +51,7 @@ OUTPUT = [(BEFORE, CheckpointId(4))]
 
 @dataclass(slots=True)
 class Target(MemorySink):
-    """Refuses the next rewinds with these errors."""
+    """A target that refuses its next rewinds with these errors."""
 
     errors: list[Exception] = field(default_factory=list)
 
@@ -186,7 +188,7 @@ def test_the_next_driver_undoes_the_start_if_the_first_dies_in_the_middle(tmp_pa
 
 
 def test_a_driver_that_finds_the_output_put_back_starts_nothing_more(tmp_path: Path) -> None:
-    """The one before it died after it had said so, and before it had said how the run ended."""
+    """Its predecessor died after it reported this and before it reported the end of the run."""
     first = started_over(tmp_path, Target())
     first.die()
     directory = first.directory
@@ -215,7 +217,7 @@ def test_a_run_that_only_puts_back_reads_nothing(tmp_path: Path) -> None:
 def started_over(
     root: Path, sink: Target, *, faults: Faults | None = None, **of_spec: object
 ) -> ScriptedRun:
-    """Behind a run that has committed checkpoint 4."""
+    """Starts a run over, after a run that has committed checkpoint 4."""
     before = RunDirectory.of(root, "joining", BEFORE)
     if not before.spec_file.exists():
         entry = LedgerEntry(
@@ -246,7 +248,7 @@ def refusal(run: ScriptedRun) -> str:
 
 
 class Gate:
-    """Holds a manifest back until it is left."""
+    """Holds a manifest back until `left` is set."""
 
     def __init__(self) -> None:
         self.entered, self.left = threading.Event(), threading.Event()

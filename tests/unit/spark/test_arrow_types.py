@@ -1,4 +1,4 @@
-"""Types that Spark lacks: what stands for them holds every value."""
+"""Types that Spark does not have: the types that replace them keep every value."""
 
 from datetime import UTC, datetime, time, timedelta
 

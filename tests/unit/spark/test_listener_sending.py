@@ -1,4 +1,4 @@
-"""The listener's queue: nothing that a dashboard does reaches the thread of a query."""
+"""The listener's queue: nothing that a dashboard does affects the thread of a query."""
 
 import time
 
@@ -16,7 +16,7 @@ PUT_MAX_S = 0.7
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a second's pause between two tries."""
+    """Shortens the pauses between tries and the timeouts."""
     monkeypatch.setattr(sending, "PAUSE_S", 0.01)
     monkeypatch.setattr(sending, "PAUSE_MAX_S", 0.02)
     monkeypatch.setattr(sending, "TIMEOUT_S", 1.0)
@@ -30,7 +30,7 @@ def reporter_to(dashboard: Dashboard, token: str = "ftd_x") -> Reporter:
 
 
 def put(reporter: Reporter, count: int, begin: int = 0) -> float:
-    """The longest time that one call took, in seconds."""
+    """Reports `count` events, and returns the longest time that one call took, in seconds."""
     longest = 0.0
     for number in range(begin, begin + count):
         began = time.perf_counter()

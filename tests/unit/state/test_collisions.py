@@ -1,6 +1,6 @@
 """Different keys that share a hash stay different keys, whatever happens to their neighbours.
 
-Names have one of three hashes here: the number of their letters, one of which is zero.
+The hash of a name is its length here: zero, one or two.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Hashes of keys: by value, whatever the column's layout, and stable for ever."""
+"""Hashes of keys depend on the values, not on the column's layout, and never change."""
 
 import numpy as np
 import pyarrow as pa
@@ -8,8 +8,8 @@ import xxhash
 from pipelines.domain.errors import Rejected
 from pipelines.state.hashing import NULL_HASH, is_bijective, key_groups, key_hashes
 
-# The first output of SplitMix64 from seed 0 and XXH64 of nothing are the published ones. None of
-# these may ever change: the key groups of every snapshot in the world depend on them.
+# The first output of SplitMix64 from seed 0 and the XXH64 of no input equal the published values.
+# None of these may ever change, because the key groups of every existing snapshot depend on them.
 VECTORS = [
     (pa.array([0], pa.int64()), 0xE220A8397B1DCDAF),
     (pa.array([1], pa.int64()), 0x910A2DEC89025CC1),

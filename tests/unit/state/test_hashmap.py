@@ -1,4 +1,4 @@
-"""What is particular to the hashmap backend: collisions, garbage, and what a cut costs."""
+"""Tests specific to the hashmap backend: collisions, garbage, and the cost of a cut."""
 
 import random
 import threading
@@ -324,7 +324,7 @@ def backend_with_bad_hash(hash_count: int) -> HashMapBackend:
 
 
 def unmixed(hash_of_key: int) -> int:
-    """The 64-bit number whose hash this is: SplitMix64 backwards."""
+    """Returns the 64-bit integer with this hash, by running SplitMix64 backwards."""
     size = 2**64
     x = hash_of_key
     x ^= (x >> 31) ^ (x >> 62)

@@ -1,4 +1,4 @@
-"""The index: a dictionary from hash to row, whatever the hashes look like."""
+"""The key index behaves like a dictionary from hash to row, for any kind of hashes."""
 
 import itertools
 import random
@@ -17,7 +17,10 @@ HASHES: dict[str, tuple[Callable[[random.Random], int], int]] = {
     "of one slot near the end": (lambda rng: (63 << 58) - 1 - rng.getrandbits(12), 40),
     "any": (lambda rng: rng.getrandbits(64), 400),
 }
-"""And how many at a time: each probe passes all hashes of its slot."""
+"""The generator of each kind of hash, and the most hashes that it makes at a time.
+
+A probe passes all hashes of its slot, so crowded slots get fewer.
+"""
 
 
 def move_slowly(patch: pytest.MonkeyPatch) -> None:
@@ -60,7 +63,7 @@ def test_it_equals_a_dictionary_over_random_operations(
 def test_a_table_that_has_become_full_is_left_a_few_keys_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And what came meanwhile is found."""
+    """Hashes inserted meanwhile are found."""
     move_slowly(monkeypatch)
     monkeypatch.setattr(key_rows, "MOVED_SLOTS_PER_HASH", 2)
     rng = np.random.default_rng(1)
@@ -108,10 +111,10 @@ def test_what_comes_and_goes_while_keys_are_moving_does_not_hurry_them(
     index.insert(rng.integers(0, 2**64, 600, np.uint64), np.arange(600))
     index.insert(rng.integers(0, 2**64, 20, np.uint64), np.arange(600, 620))
     assert index.is_moving
-    monkeypatch.setattr(key_rows, "MOVED_SLOTS_MAX", None)  # who hurries cannot count with it
+    monkeypatch.setattr(key_rows, "MOVED_SLOTS_MAX", None)  # a hurried move fails on None
 
     for _ in range(3):
-        hashes = rng.integers(0, 2**58, 150, np.uint64)  # of slots that are empty by now
+        hashes = rng.integers(0, 2**58, 150, np.uint64)  # in slots that are empty by now
         index.insert(hashes, np.arange(1_000, 1_150))
         index.delete(hashes)
 

@@ -1,4 +1,4 @@
-"""Rows of a snapshot are loaded at once, and one by one where keys are there already."""
+"""Rows of a snapshot are loaded all at once, or one by one if keys are already present."""
 
 import random
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_a_database_that_goes_on_with_linked_files_leaves_its_point_as_it_was(
         linked.extend([target.name] if target.stat().st_nlink > 1 else [])
 
     assert restored.adopt(StoredDatabase(handle, fetch, is_own=False))
-    for round_number in range(40):  # so many that files are merged and deleted
+    for round_number in range(40):  # enough for files to be merged and deleted
         fill(restored, range(0, 20_000, 7), f"{round_number}")
         cut(restored, store, str(tmp_path / f"chk-{round_number + 2}"), round_number + 2)
     restored.close()

@@ -1,4 +1,4 @@
-"""State that belongs to no key: lists of a subtask, and maps that all subtasks share."""
+"""State without a key: lists of a subtask, and maps that all subtasks share."""
 
 import pyarrow as pa
 import pytest

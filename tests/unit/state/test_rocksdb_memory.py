@@ -1,4 +1,4 @@
-"""What a RocksDB table reads where: rows that all lie in memory never pass through the database."""
+"""Where a RocksDB table reads: if all rows are in memory, they never pass through the database."""
 
 from collections.abc import Iterator, Sequence
 
@@ -83,7 +83,7 @@ def test_what_left_the_memory_is_found_and_what_never_was_there_is_not_looked_up
         for begin in range(0, users_max, 1_000):
             add(table, np.arange(begin, begin + 1_000), np.arange(begin, begin + 1_000))
             backend.settle()
-        assert sum(asked) < 0.2 * users_max  # each was new
+        assert sum(asked) < 0.2 * users_max  # because each user was new
 
         add(table, np.random.default_rng(1).permutation(users_max), 1)
         new = np.arange(users_max, 2 * users_max)
@@ -130,7 +130,7 @@ def test_deleted_rows_of_which_the_database_knows_are_in_no_snapshot() -> None:
 
 
 def test_keys_are_scanned_without_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values that are large would not fit into memory together."""
+    """Large values would not all fit into memory."""
 
     def refuse(*_: object) -> Iterator[tuple[bytes, bytes]]:
         raise AssertionError("the values are read")

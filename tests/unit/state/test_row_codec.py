@@ -99,8 +99,10 @@ DOCUMENTS = pa.schema([("id", pa.int64()), ("text", pa.binary()), ("note", pa.st
 
 
 def test_large_rows_are_read_in_batches_of_some_bytes_and_in_little_more_memory() -> None:
-    """A thousand rows of 64 KiB at once would take gigabytes, and the heartbeats of the slot would
-    wait for the lock for seconds."""
+    """Decoding a thousand rows of 64 KiB at once would take gigabytes.
+
+    The heartbeats of the slot would also wait for the lock for seconds.
+    """
     count = 1_000
     texts = [random.Random(number).randbytes(65_536) for number in range(count)]
     notes = [None if number % 3 else "ä" * number for number in range(count)]

@@ -1,4 +1,4 @@
-"""The digest of rows: of their values, in any order and however they are cut."""
+"""The digest of rows depends on their values, not on their order or their batches."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -47,7 +47,7 @@ def test_an_empty_value_is_no_null(column: str, empty: object) -> None:
 
 def test_a_row_that_is_there_twice_or_not_at_all_is_noticed() -> None:
     assert digest([*ROWS, ROWS[3]]) != digest(ROWS)
-    assert digest([*ROWS, ROWS[3], ROWS[3]]) != digest(ROWS)  # an exclusive or would miss it
+    assert digest([*ROWS, ROWS[3], ROWS[3]]) != digest(ROWS)  # XOR would miss it
     assert digest(ROWS[1:]) != digest(ROWS)
 
 
@@ -114,7 +114,7 @@ def test_a_schema_may_change_between_batches() -> None:
 
 
 def test_it_never_changes() -> None:
-    """Ledgers of earlier releases are audited by later ones."""
+    """Later releases audit the ledgers of earlier ones."""
     assert digest(ROWS) == 0x6FBC4EABA445A19F
     assert digest([]) == 0
 

@@ -1,4 +1,4 @@
-"""Snapshots of a RocksDB database whose merges lag behind what is written."""
+"""Snapshots of a RocksDB database whose merges lag behind its writes."""
 
 import random
 from pathlib import Path
@@ -9,7 +9,7 @@ from rocksdict import Cache
 from pipelines.state.on_disk import sorted_files
 from pipelines.state.on_disk.sorted_files import LOOK_EVERY, SMALL_FILES, SortedFiles
 
-FILES = 40  # of the same keys: merging them is under way when the snapshot is taken
+FILES = 40  # with the same keys, so RocksDB is still merging them at the snapshot
 ROWS = 200
 GROWN = 160
 WAITING = "waiting on stall conditions"
@@ -18,7 +18,7 @@ WAITING = "waiting on stall conditions"
 def test_a_snapshot_does_not_wait_until_rocksdb_has_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would hold up every thread of the slot, which then ends as if it had been stopped."""
+    """Waiting would block every thread of the slot, which would then end as if it were stopped."""
     monkeypatch.setattr(sorted_files, "LEVEL_ZERO_FILES", FILES - 4)
     files = SortedFiles(tmp_path / "db", Cache(1 << 20))
     values = random.Random(FILES)
@@ -42,8 +42,10 @@ def test_a_snapshot_does_not_wait_until_rocksdb_has_merged(
 def test_a_list_that_grows_does_not_leave_a_file_for_every_increment(
     tmp_path: Path, at_once: int
 ) -> None:
-    """RocksDB puts keys that lie behind all others into its last level, and merges nothing there.
-    A database that is soon opened again counts its increments from the beginning."""
+    """RocksDB puts keys that follow all others into its last level, and merges nothing there.
+
+    A database that is soon opened again counts its increments from the beginning.
+    """
     for first in range(0, GROWN, at_once):
         grown = SortedFiles(tmp_path / "db", Cache(1 << 20))
         for number in range(first, first + at_once):

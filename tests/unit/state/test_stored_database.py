@@ -1,4 +1,4 @@
-"""A database that was fetched: what it lacks is damage, what the local disk cannot do is not."""
+"""A fetched database: a missing part is damage, a failure of the local disk is not."""
 
 import errno
 import os
@@ -48,7 +48,7 @@ def test_a_local_disk_that_fails_is_no_damage(
 def test_what_the_library_says_of_the_disk_is_told_from_what_it_says_of_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, kind: type[Exception]
 ) -> None:
-    def fail(*_: Any, **__: Any) -> Any:  # the library raises nothing more particular
+    def fail(*_: Any, **__: Any) -> Any:  # the library raises no more specific type
         raise Exception(said)
 
     monkeypatch.setattr(stored_database, "SortedFiles", fail)

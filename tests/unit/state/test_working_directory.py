@@ -1,4 +1,4 @@
-"""The directory of a process goes with it, however the process ended."""
+"""The working directory of a process is removed, however the process ended."""
 
 import os
 import shutil
@@ -86,4 +86,4 @@ def test_what_a_neighbour_had_half_removed_when_it_died_is_removed_by_the_next(
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Simulates the death of the process."""

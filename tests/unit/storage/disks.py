@@ -1,5 +1,7 @@
-"""Disks for tests: every call that changes one is numbered and may be the last or fail, and what
-was not made durable may be lost with the power."""
+"""Disks for tests, which number every call that changes them.
+
+Any such call may fail or be the last one. A loss of power may lose what was not made durable.
+"""
 
 import builtins
 import io
@@ -19,11 +21,11 @@ STEPS_MAX = 500
 
 
 class Killed(BaseException):
-    """The process is gone, and cannot handle this."""
+    """The process is gone and cannot handle this exception."""
 
 
 class Disk:
-    """Numbers the calls that change the disk, and makes one of them the last or a failure."""
+    """Numbers the calls that change the disk, and makes one of them fail or be the last."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -33,7 +35,7 @@ class Disk:
         self.failed_call: str | None = None
 
     def kill_at(self, step: int, act: Callable[[], object]) -> bool:
-        """Whether `act` got as far as this step."""
+        """Kills `act` at this step. Returns True if `act` got that far."""
         self._kill_at, self._fail_at = step, STEPS_MAX * 10
         try:
             self._run(act)
@@ -42,7 +44,7 @@ class Disk:
         return False
 
     def fail_at(self, step: int, code: int, act: Callable[[], object]) -> Exception | None:
-        """What `act` raises when this step fails; `failed_call` tells which call that was."""
+        """Fails this step of `act` and returns what `act` raises. `failed_call` names the call."""
         self._kill_at, self._fail_at, self._code = STEPS_MAX * 10, step, code
         try:
             self._run(act)
@@ -74,7 +76,7 @@ class Disk:
         return Recording(self, path, "x+")
 
     def _native_file(self, path: Path) -> pa.NativeFile:
-        """What Arrow writes passes through Python here, to be a step."""
+        """Routes the writes of Arrow through Python, so that each is a step."""
         return pa.PythonFile(Recording(self, path, "w"), mode="w")
 
     def _step(self, name: str) -> None:
@@ -86,10 +88,10 @@ class Disk:
             raise OSError(self._code, os.strerror(self._code))
 
     def on_created(self, descriptor: int) -> None:
-        """A new file; its number may be that of one that was deleted."""
+        """Called for each new file. Its inode number may be that of a deleted file."""
 
     def on_write(self, file: io.FileIO, content: bytes) -> int:
-        """A write that is cut short leaves half of its bytes."""
+        """Writes `content` as one step. A write that is cut short leaves half of its bytes."""
         try:
             self._step("write")
         except BaseException:
@@ -99,7 +101,7 @@ class Disk:
 
 
 class Recording(io.FileIO):
-    """A file, unbuffered, whose writes are steps."""
+    """An unbuffered file whose writes are steps."""
 
     def __init__(self, disk: Disk, path: Path, mode: str) -> None:
         super().__init__(path, mode)
@@ -111,14 +113,16 @@ class Recording(io.FileIO):
 
 
 class DurableDisk(Disk):
-    """Knows of everything below `root` what a loss of power would leave, at worst: the contents and
-    the directories as they were when each was last synced."""
+    """Knows what a loss of power would leave below `root` in the worst case.
+
+    That is each file and each directory as it was when it was last synced.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
         super().__init__(monkeypatch)
         self._root = root
         self._contents: dict[int, bytes] = {}  # by inode
-        self._entries: dict[int, dict[str, int]] = {}  # of a directory, by inode
+        self._entries: dict[int, dict[str, int]] = {}  # of each directory, by its inode
         monkeypatch.setattr(os, "fsync", self._sync)
         make = os.mkdir
 
@@ -140,7 +144,7 @@ class DurableDisk(Disk):
         left.rename(self._root)
 
     def _put_back(self, entries: dict[int, dict[str, int]], directory: int, target: Path) -> None:
-        """`entries` as they were: directories made now may get the numbers of deleted files."""
+        """Needs a copy of `entries`: new directories may get the inode numbers of deleted files."""
         target.mkdir()
         for name, inode in entries.get(directory, {}).items():
             if inode in entries:

@@ -1,6 +1,6 @@
-"""A program that uploads one file and prints by how many MiB its memory grew at the most.
+"""A program that uploads one file and prints the peak growth of its memory in MiB.
 
-`python -m tests.unit.storage.large_upload ROOT MIB`; the object store is named by the environment.
+Run `python -m tests.unit.storage.large_upload ROOT MIB`; the environment names the object store.
 """
 
 import sys
@@ -31,7 +31,7 @@ def batches(mib: int) -> Iterator[pa.RecordBatch]:
 
 
 def peak_mib() -> float:
-    """Of this program alone; `getrusage` also counts what it was forked from."""
+    """Returns the peak memory of this program alone; `getrusage` also counts its parent."""
     [line] = [
         line
         for line in Path("/proc/self/status").read_text().splitlines()

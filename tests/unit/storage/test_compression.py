@@ -1,4 +1,4 @@
-"""Compressed state files: smaller, read by every store, in either format."""
+"""Compressed state files are smaller and every store reads them; open files stay the same."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_a_compressed_file_is_smaller_and_holds_the_same_rows(tmp_path: Path, sc
     small = compressing.write_batches(location, "small", SCHEMA, [ROWS], open_format=False)
 
     assert small.length * 10 < large.length
-    # A reader need not know how it was written.
+    # A reader need not know how the file was written.
     assert list(plain.read_batches(location, small)) == [ROWS]
     assert list(compressing.read_batches(location, large)) == [ROWS]
 

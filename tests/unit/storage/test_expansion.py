@@ -1,4 +1,4 @@
-"""Files that unpack into far more than they hold are refused before they are unpacked."""
+"""Files that would unpack into far more than their size are refused before they are unpacked."""
 
 import errno
 import struct
@@ -28,7 +28,7 @@ def test_what_is_written_here_is_read_however_repetitive(name: str, rows: int) -
 
 
 def test_compressed_state_is_read_where_nothing_packs_better() -> None:
-    """LZ4, which checkpoints may be compressed with, stays just below the bound."""
+    """Checkpoints may use LZ4, which stays just below the bound."""
     batch = pa.record_batch({"zero": pa.array(np.zeros(2_000_000, np.int64))})
     pieces = encoded(batch.schema, [batch], open_format=False, compresses=True)
     content = joined(pieces)
@@ -89,7 +89,7 @@ def test_a_parquet_file_that_explodes_is_refused_by_name(codec: str) -> None:
 
 
 def batch_of(rows: int) -> pa.RecordBatch:
-    """As repetitive as state can be: every row the same."""
+    """Returns the most repetitive state possible: all rows are equal."""
     columns = [pa.array([7] * rows), pa.array(["JFK"] * rows), pa.array([True] * rows)]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 

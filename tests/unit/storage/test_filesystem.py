@@ -1,7 +1,7 @@
-"""Checkpoints on a file system: killed, and refused by the disk, at every single step.
+"""Checkpoints on a file system, with a kill or a disk error at every single step.
 
-The shim numbers every call that touches the disk. A kill at step k also stops all later calls, the
-cleaning up included; an error of the disk strikes once and lets the program go on.
+The shim numbers every call that touches the disk. A kill at step k also stops all later calls,
+including the cleanup. A disk error strikes once, and the program continues.
 """
 
 import errno
@@ -29,7 +29,7 @@ from pipelines.storage.store import Publication
 from tests.unit.storage.disks import STEPS_MAX, Disk
 
 SCHEMA = pa.schema([("key", pa.int64())])
-HARMLESS = (None, "mkdir", "unlink")  # the directory is there, the temporary file is only litter
+HARMLESS = (None, "mkdir", "unlink")  # the directory exists, or a temporary file is left
 DISK_ERRORS = [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES]
 
 
@@ -45,7 +45,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> "Disk":
 
 @pytest.fixture(autouse=True)
 def skip_the_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed process loses nothing that the system has; that fsync is called is a test below."""
+    """A kill loses nothing that the system has; a test below checks that fsync is called."""
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
 
 
@@ -63,7 +63,7 @@ def test_a_kill_at_any_step_leaves_the_point_whole_or_absent_and_a_second_try_po
         take_point(root, location, open_format, 2)
         assert store_at(root).verify(location) == []
         if not was_killed:
-            assert step > 20  # every step of the point was a last one once
+            assert step > 20  # every step of the point was once the last
             return
     pytest.fail("a point takes a bounded number of steps")
 
@@ -145,7 +145,7 @@ def test_a_file_that_the_disk_has_taken_only_in_part_is_not_acknowledged(
     root: Path, monkeypatch: pytest.MonkeyPatch, open_format: bool
 ) -> None:
     def lose_a_byte(descriptor: int) -> None:
-        """As a share does that says yes to more than it has kept."""
+        """Acts like a network share that acknowledges more than it has kept."""
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.truncate(descriptor, os.fstat(descriptor).st_size - 1)
 
@@ -205,7 +205,7 @@ def unanswered(path: object) -> None:
 
 @pytest.mark.parametrize("suffix", [".json", ".arrow"])
 def test_a_file_of_a_point_that_is_a_link_is_not_followed(root: Path, suffix: str) -> None:
-    """A person who can write into the storage must not have other files read through it."""
+    """A person who can write to the storage must not be able to read other files through it."""
     point = root / "chk-1"
     take_point(root, str(point), False, 1)
     file = min(point.glob(f"*{suffix}"))
@@ -218,7 +218,7 @@ def test_a_file_of_a_point_that_is_a_link_is_not_followed(root: Path, suffix: st
 
 
 def take_point(root: Path, location: str, open_format: bool, attempt: int) -> Publication:
-    """What a checkpoint does to the disk: two files, then the manifest."""
+    """Writes what a checkpoint writes: two files, then the manifest."""
     store = store_at(root)
     files = [
         store.write_batches(

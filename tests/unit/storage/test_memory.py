@@ -1,4 +1,4 @@
-"""Checkpoints in the coordinator's memory: small ones only, and each bound says what to do."""
+"""Checkpoints in the coordinator's memory: only small ones, and each refusal says what to do."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_a_state_above_the_bound_is_refused_by_its_name_and_size() -> None:
 
 def test_a_point_that_no_frame_carries_is_not_published() -> None:
     store = MemoryCheckpointStore(1 << 20)
-    large = handle(MAX_POINT_BYTES)  # half as much again, as text
+    large = handle(MAX_POINT_BYTES)  # larger still when encoded as text
 
     with pytest.raises(Retryable, match=f"{LOCATION} is larger than {MAX_POINT_BYTES} bytes"):
         store.publish(LOCATION, manifest_of([large]))

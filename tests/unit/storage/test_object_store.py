@@ -35,7 +35,7 @@ from tests.unit.storage.points import SCHEMA, manifest_of, rows
 
 REQUESTS_MAX = 50
 RETRIES = 2
-PART_BYTES = 5 << 20  # S3's least
+PART_BYTES = 5 << 20  # S3's minimum
 PATIENCE_MS = 20_000  # far more than a busy machine needs
 IMPATIENCE_MS = 800  # less than a slow answer takes
 PASSING = [Fault.SERVER_ERROR, Fault.SLOW_DOWN, Fault.CUT_UPLOAD, Fault.LOST_ANSWER]
@@ -67,7 +67,7 @@ def root(server: ObjectServer) -> str:
 def test_a_death_at_any_request_leaves_the_point_whole_or_absent_and_a_second_try_possible(
     server: ObjectServer, root: str, last: Fault
 ) -> None:
-    """`last`: whether the last request of the dying process was still carried out."""
+    """`last` decides if the store still carries out the last request of the dying process."""
     for number in range(1, REQUESTS_MAX):
         location = f"{root}/chk-{number}"
         server.plan(dying_at(number, last))
@@ -142,7 +142,7 @@ def test_a_fault_that_lasts_is_told_by_name_after_a_bounded_number_of_tries(
     tries = [r for r in server.requests if what in r.path and r.method == "PUT"]
     assert 1 <= len(tries) <= (1 + RETRIES) * PUBLISH_TRIES
     if fault is Fault.SLOW and what == "manifest.json":
-        assert outcome is Publication.ALREADY_PUBLISHED  # it was carried out, and is found
+        assert outcome is Publication.ALREADY_PUBLISHED  # it succeeded, and a retry finds it
         return
     assert isinstance(outcome, Retryable)
     assert what in str(outcome)
@@ -287,12 +287,12 @@ def test_rows_that_fail_are_the_caller_s_failure_and_leave_nothing(
 
 @pytest.mark.slow
 def test_an_upload_holds_a_few_parts_and_not_the_file(server: ObjectServer, root: str) -> None:
-    """80 MiB in a process of its own, whose memory is measured."""
+    """Uploads 80 MiB in a separate process and measures its memory."""
     program = [sys.executable, "-m", "tests.unit.storage.large_upload", root, "80"]
 
     grown_mib = float(subprocess.run(program, check=True, capture_output=True).stdout)
 
-    assert grown_mib < 40  # three parts of 8 MiB, and what the allocator keeps
+    assert grown_mib < 40  # three parts of 8 MiB, plus what the allocator keeps
 
 
 def test_a_point_is_discarded_by_its_manifest_first(server: ObjectServer, root: str) -> None:
@@ -340,7 +340,7 @@ def test_a_death_while_discarding_leaves_the_point_whole_or_absent(
 
 
 def test_missing_credentials_are_told_with_what_to_set() -> None:
-    """Without any, the library asks for a role of the machine, and says only that."""
+    """Without credentials, the library asks for the machine's role, and mentions only that."""
     token = "http://169.254.169.254/latest/api/token"
     said = f"Generic S3 error: Error performing PUT {token} in 5s\n\nDebug source: ..."
 
@@ -378,13 +378,13 @@ def patience_for(fault: Fault) -> int:
 
 
 def dying_at(number: int, last: Fault) -> Plan:
-    """The request of this number is the last one; the store gets none that follow."""
+    """Makes the request with this number the last one; the store gets none that follow."""
     after = from_number(number + 1, Fault.CUT_UPLOAD)
     return lambda request: last if request.number == number else after(request)
 
 
 def take_point(store: ObjectCheckpointStore, location: str, attempt: int = 1) -> Publication:
-    """What a checkpoint asks of the store: two files, then the manifest."""
+    """Sends what a checkpoint sends to the store: two files, then the manifest."""
     files = [write(store, location, f"count-{n}") for n in range(2)]
     return store.publish(location, manifest_of(files, attempt))
 
@@ -398,7 +398,7 @@ def write(
 
 
 def ending_of(act: object) -> object:
-    """What it returns, or the failure that it may end in."""
+    """Returns the result of `act`, or the Retryable failure that it raises."""
     try:
         return act()  # type: ignore[operator]
     except Retryable as failure:
@@ -418,5 +418,5 @@ LARGE = pa.schema([("blob", pa.binary())])
 
 
 def large_batch(number: int) -> pa.RecordBatch:
-    """3 MiB, so that parts and batches do not end together."""
+    """Returns a batch of 3 MiB, so that parts and batches do not end together."""
     return pa.RecordBatch.from_arrays([pa.array([bytes([number]) * (3 << 20)])], schema=LARGE)

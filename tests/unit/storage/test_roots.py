@@ -85,7 +85,7 @@ def test_a_link_that_leads_to_itself_is_a_disk_that_does_not_work(tmp_path: Path
 def test_a_link_that_cannot_be_read_now_leads_nowhere_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lies outside by its name stays refused, though the system does not answer."""
+    """A path outside the root by its name is refused even if the system does not answer."""
     store = FileSystemCheckpointStore([str(tmp_path / "jobs")])
 
     def fail(path: object) -> str:

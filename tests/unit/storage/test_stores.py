@@ -1,4 +1,4 @@
-"""One run, several kinds of storage: each location goes to the kind that its scheme names."""
+"""One run, several kinds of storage: the scheme of each location decides its kind."""
 
 from collections.abc import Iterator
 from pathlib import Path

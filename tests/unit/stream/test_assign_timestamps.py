@@ -1,4 +1,4 @@
-"""Event time assigned behind a source that has none: whole runs, against plain Python."""
+"""Event time assigned after a source that has none: whole runs, compared with plain Python."""
 
 import random
 from collections import Counter
@@ -22,7 +22,7 @@ BOUND_MS = 400
 
 
 def rows_of(rng: random.Random, number: int = 400) -> list[dict[str, object]]:
-    """Each comes at most BOUND_MS later than newer ones."""
+    """Returns rows that arrive at most BOUND_MS out of order."""
     times = [BEGIN_MS + 25 * n for n in range(number)]
     times.sort(key=lambda at: at + rng.randint(0, BOUND_MS))
     return [{"key": rng.choice("abc"), "at": at} for at in times]
@@ -104,7 +104,7 @@ def test_text_of_a_file_becomes_event_time(tmp_path: Path) -> None:
 
 
 def test_it_replaces_the_event_time_that_there_was() -> None:
-    """By the source's time all is one window; by the assigned one each record is a window."""
+    """In the source's time all records share a window; in the assigned time each has its own."""
     at = datetime(2026, 1, 1, tzinfo=UTC)
     rows = [{"key": "a", "received": at, "at": BEGIN_MS + 60_000 * n} for n in range(5)]
     env = Environment()

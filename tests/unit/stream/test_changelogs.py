@@ -1,4 +1,4 @@
-"""A stream knows if it takes rows back, and an operator that would read that wrong is refused."""
+"""A stream knows if it takes rows back; an operator that would misread that is refused."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -178,7 +178,7 @@ def joined(how: str) -> Stream:
 
 
 def of_other_key(stream: Stream) -> Stream:
-    """A changelog of the same columns, whose changes have an order by another key."""
+    """Returns a changelog with the same columns whose changes are ordered by another key."""
     environment = stream.environment
     left = environment.from_rows([], LEFT, uid="left-2")
     right = environment.from_rows([], RIGHT, uid="right-2")

@@ -1,4 +1,4 @@
-"""Records that a source cannot decode leave it by a side output, each once, also under kills."""
+"""Records that a source cannot decode leave by a side output, each once, even under kills."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -99,7 +99,7 @@ def test_a_dead_letter_moves_no_event_time_on() -> None:
     assert (split.next_offset, generator.watermark_ms()) == (1, None)
     split.on_handed_out(Taken(rows_between(1, 8)))
 
-    latest = BEGIN + timedelta(seconds=6)  # that of 7 is a letter
+    latest = BEGIN + timedelta(seconds=6)  # record 7 is a dead letter
     assert (split.next_offset, generator.watermark_ms()) == (8, latest.timestamp() * 1000 - 1)
 
 
@@ -108,7 +108,7 @@ def mixed_rows() -> pa.Table:
 
 
 def rows_between(begin: int, end: int) -> pa.RecordBatch:
-    """Every seventh is a dead letter."""
+    """Returns rows in which every seventh is a dead letter."""
     numbers = range(begin, end)
     good = [{"n": n, "at": BEGIN + timedelta(seconds=n)} for n in numbers if n % 7]
     letters = {n - begin: letter(n) for n in numbers if n % 7 == 0}

@@ -167,7 +167,7 @@ def test_a_function_is_declared_under_its_name_and_built_with_its_parameters() -
         """
         env.source(Numbers(parameters.total), uid="numbers").sink(BlackHole(), uid="nowhere")
 
-    counted.__annotations__["parameters"] = Total  # a class of a test's own has no module's name
+    counted.__annotations__["parameters"] = Total  # its module cannot name a local class
     declared = flow(counted)
 
     assert (declared.name, declared.summary) == ("counted", "Reads numbers.")

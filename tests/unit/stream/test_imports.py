@@ -1,4 +1,4 @@
-"""An author's machine needs no dashboard, Spark, Java or client of a connector."""
+"""An author's machine needs no dashboard, Spark, Java or connector client."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Windows of processing time and windows over whole streams, against plain Python."""
+"""Processing-time windows and windows over whole streams, compared with plain Python."""
 
 import builtins
 import random
@@ -74,7 +74,7 @@ def counted(window, rows: pa.RecordBatch) -> pa.RecordBatch:
 
 @dataclass
 class Clocked:
-    """Plain Python: each row and each window by itself. The clock never goes back."""
+    """A model in plain Python, one row and one window at a time. Its clock never goes back."""
 
     windows: Windows
     now: int = 0
@@ -84,7 +84,7 @@ class Clocked:
         self.rows.setdefault(key, []).append((self.now, value))
 
     def take_due(self, now: int) -> Counter:
-        """(key, start, number, sum) of each window that has ended since it was last asked."""
+        """Returns (key, start, number, sum) of each window that has ended since the last call."""
         before, self.now = self.now, max(self.now, now)
         due: Counter = Counter()
         for key, rows in self.rows.items():
@@ -99,7 +99,7 @@ class Clocked:
             first = last = rows[0][0]
             values: list[int] = []
             for at, value in rows:
-                if at >= last + windows.gap_ms:  # it was emitted just before
+                if at >= last + windows.gap_ms:  # the session was emitted just before
                     yield first, last + windows.gap_ms, values
                     first, values = at, []
                 last, values = at, [*values, value]

@@ -1,4 +1,4 @@
-"""`parallelism()` as authors use it: results, refusals, and state over a rescale."""
+"""`parallelism()` as authors use it: results, refusals, and state across a rescale."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -100,7 +100,7 @@ def test_mixed_parallelisms_survive_kills(
 
 
 def numbered_twice(rows: list[dict], again: int | None = None) -> Pipeline:
-    """Numbered by a second operator, too, which gets the rows where they are."""
+    """Adds a second operator that numbers the rows again, in the subtasks where they are."""
     env = Environment()
     table = pa.Table.from_pylist(rows, ORDERS)
     orders = env.source(ArrowRows(table, "at", splits=3, batch_rows=BATCH_ROWS), uid="orders")
@@ -154,7 +154,7 @@ def test_a_changelog_whose_rows_are_with_their_key_is_totalled() -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("again", [None, 1, 3])
 def test_rows_that_are_with_their_key_survive_kills(seed: int, again: int | None) -> None:
-    """With another parallelism they travel, by their key."""
+    """At another parallelism, an exchange by key sends the rows to the second operator."""
     assert_exactly_once(numbered_twice([], again), ROWS, kills=seed)
 
 
@@ -177,7 +177,7 @@ def test_rows_that_are_with_their_key_are_after_a_rescale(
 
 
 def test_rows_are_with_their_key_at_the_maximum_parallelism_of_the_run(tmp_path: Path) -> None:
-    """That of the flow may be another one."""
+    """The flow itself may have another maximum parallelism."""
     spec = msgspec.structs.replace(local_spec(tmp_path, 3, None, None), max_parallelism=7)
 
     result = host(tmp_path, spec, numbered_twice(ROWS), FastTime())
@@ -231,7 +231,7 @@ def test_windows_survive_kills_at_a_parallelism_of_their_own(seed: int) -> None:
 def test_each_key_keeps_its_state_over_a_rescale_of_the_run_and_of_the_operator(
     tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
 ) -> None:
-    """(parallelism of the run, of the operator). The first run is stopped with a savepoint."""
+    """Pairs are (parallelism of the run, of the operator). The first run stops with a savepoint."""
     many = ROWS * 10
     narrow = numbered(many, source=None, operator=before[1], sink=None)
     first = stopped(tmp_path, narrow, before[0])
@@ -323,6 +323,6 @@ def pairs(rows: list[dict]) -> list[tuple[str, int]]:
 
 
 def stopped(root: Path, pipeline: Pipeline, parallelism: int) -> LocalResult:
-    """Ends with a savepoint in the middle of the input, in a time that passes by turns."""
+    """Stops a run with a savepoint in the middle of the input; its time advances by turns."""
     spec = local_spec(root, parallelism, None, None)
     return host(root, spec, pipeline, FastTime(), stop_after=timedelta(milliseconds=STOP_MS))

@@ -1,4 +1,4 @@
-"""Totals of totals: each total counts once, or the pipeline is refused when it is built."""
+"""Totals of totals: each total counts once, or building the pipeline is refused."""
 
 import random
 from collections import Counter

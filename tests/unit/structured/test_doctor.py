@@ -1,4 +1,4 @@
-"""The doctor names each damage that is staged, and finds nothing on healthy directories."""
+"""The doctor names each staged damage and finds nothing in healthy directories."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def test_it_finds_nothing_on_healthy_directories(tmp_path: Path, first: int) -> 
 
 @dataclass(frozen=True)
 class Damage:
-    """`stage` does it; `kinds` are all the findings that it may cause, the first of them must."""
+    """`stage` causes the damage; `kinds` are its possible findings. The first must appear."""
 
     name: str
     stage: Callable[[Written], object]
@@ -46,7 +46,7 @@ def damage(name, stage, *kinds, observed=None, **traits) -> Damage:
 
 
 def wide(made: Written) -> None:
-    """A log of 65 MiB, as a file with a hole."""
+    """Grows a log to 65 MiB as a file with a hole."""
     file = made.checkpoint / "sources/0/9.compact"
     with open(file, "r+b") as opened:
         opened.truncate(65 << 20)
@@ -75,7 +75,7 @@ def still(made: Written) -> None:
 
 
 def mixed(made: Written) -> None:
-    """Rewound to batch 2, and run again beyond the snapshot of the abandoned timeline."""
+    """Rewinds to batch 2 and runs again past the snapshot of the abandoned timeline."""
     made.rewind_by_hand(2)
     made.go_on(12, made.planned_ms[12] + DAY_MS)
     for path in made.matching("state/0/*/5.delta"):
@@ -420,7 +420,7 @@ def test_it_has_met_nearly_all_that_it_can_name() -> None:
 
 
 def look(made: Written, observed: Observed | None = None) -> list[str]:
-    """As a page does: listing, bytes of the newest committed batch, findings."""
+    """Examines as a page does: the listing, the bytes of the newest committed batch, findings."""
     root = str(made.checkpoint.parent)
     output = str(made.output) if made.traits.has_output else ""
     query = read_query(str(made.checkpoint), [root], output=output)

@@ -1,4 +1,4 @@
-"""The plan of new code is read strictly, and nothing of it runs."""
+"""The plan of new code is read strictly, and none of the code runs."""
 
 import base64
 import json

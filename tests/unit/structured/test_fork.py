@@ -1,4 +1,4 @@
-"""Savepoints and forks: what they hold, what they never hold, and when they are refused."""
+"""Savepoints and forks: what they contain, what they never contain, and when they are refused."""
 
 import json
 import os
@@ -427,7 +427,7 @@ def logged(folder: Path) -> list[int]:
 
 
 def log_lines(folder: Path) -> list[dict]:  # type: ignore[type-arg]
-    """As Spark reads it: the newest compact file, and the plain files after it."""
+    """Reads the log as Spark does: the newest compact file, and the plain files after it."""
     names = {int(p.name.split(".")[0]): p for p in folder.glob("[0-9]*")}
     compact = max((n for n, p in names.items() if p.suffix), default=-1)
     chain = [p for n, p in sorted(names.items()) if n >= compact]

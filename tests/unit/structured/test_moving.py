@@ -1,4 +1,4 @@
-"""Where a pipeline begins behind a batch of a query, and what cannot come along."""
+"""Where a pipeline begins after a batch of a query, and what cannot be moved."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A directory becomes values: what is in it, what is no checkpoint, and what changes meanwhile."""
+"""Reading a directory: its contents, what is no checkpoint, and changes during the reading."""
 
 import json
 from pathlib import Path
@@ -106,7 +106,7 @@ def test_of_many_batches_it_opens_only_as_many_as_you_say(tmp_path: Path) -> Non
 
 
 def test_a_batch_that_is_planned_during_the_listing_is_no_finding(tmp_path: Path) -> None:
-    """State is listed before offsets, whatever the storage does."""
+    """The reader lists state before offsets, whatever order the storage uses."""
     made = write_query(tmp_path, Traits(newest=5, has_output=False))
     later = write_query(tmp_path / "later", Traits(newest=9, has_output=False))
 

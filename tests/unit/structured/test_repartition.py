@@ -1,4 +1,4 @@
-"""When the preflight lets a fork's state be dealt to other partitions, and when it refuses."""
+"""When the preflight allows a fork to repartition its state, and when it refuses."""
 
 import re
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_a_repartition_that_nothing_speaks_against_is_possible_and_explained(
 
 
 def test_an_operator_that_has_files_in_one_of_its_partitions_is_refused(tmp_path: Path) -> None:
-    """One without a key: Spark would deal its only row to where the query does not look for it."""
+    """The operator has no key: Spark would move its only row to where the query does not look."""
     query = read_tree(LocalTree(write_query(tmp_path, ROCKSDB).checkpoint))
     (operator,) = query.operators
     alone = replace(operator, partitions=operator.partitions[:1])

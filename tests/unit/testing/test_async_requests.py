@@ -1,4 +1,4 @@
-"""Pipelines that ask a real HTTP server: exactly once under kills, event time, failures."""
+"""Pipelines that call a real HTTP server: exactly once under kills, event time, failures."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ class Prices(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 256  # as many connect at a time as requests are under way
+    request_queue_size = 256  # all requests in flight may connect at once
 
 
 class Priced(AsyncFunction):

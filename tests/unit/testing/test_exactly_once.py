@@ -1,4 +1,4 @@
-"""A pipeline under kills commits what it commits without; a pipeline that does not is found."""
+"""A pipeline commits the same with and without kills; the check finds one that does not."""
 
 import re
 import time
@@ -46,7 +46,7 @@ def test_a_windowed_aggregation_survives_kills(seed: int) -> None:
 
 
 def test_an_authors_test_takes_ten_lines_and_two_seconds() -> None:
-    """Processor time: other work on the machine lengthens it least."""
+    """Measures processor time, which other work on the machine lengthens least."""
     documented = re.search(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
 
     began_s = time.process_time()
@@ -61,7 +61,7 @@ def test_an_authors_test_takes_ten_lines_and_two_seconds() -> None:
 @pytest.mark.parametrize("point", FaultPoint)
 def test_processes_die_at_every_named_point(point: FaultPoint) -> None:
     points = [point]
-    if point in RECOVERING:  # they are passed after another failure only
+    if point in RECOVERING:  # a run passes them only after another failure
         points.append(FaultPoint.UPLOADED)
 
     run = run_with_kills(per_minute(), ROWS, kills=1, kill_count=2, points=points)
@@ -80,7 +80,7 @@ def test_a_seed_gives_the_same_run_again() -> None:
 
 def test_state_outside_of_the_engine_is_found() -> None:
     class Numbering(KeyedProcessFunction):
-        """Numbers the orders of a product; half of it in a variable that no checkpoint has."""
+        """Numbers the orders from a variable that no checkpoint contains; its state is unused."""
 
         def open(self, runtime: RuntimeContext) -> None:
             self._seen = runtime.get_state(ValueStateDescriptor("seen", pa.int64()))

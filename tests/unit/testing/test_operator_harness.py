@@ -1,4 +1,4 @@
-"""One operator by itself: what goes in, what comes out, and a snapshot at another parallelism."""
+"""One operator by itself: its input, its output, and a snapshot at another parallelism."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ def order(product: str, second: int) -> dict[str, object]:
 
 
 class CountedAfterAMinute(KeyedProcessFunction):
-    """Emits how many orders of a product came in the minute of processing time after the first."""
+    """Emits the number of orders of a product in the minute of processing time after the first."""
 
     def open(self, runtime: RuntimeContext) -> None:
         self._count = runtime.get_state(ValueStateDescriptor("count", pa.int64()))
@@ -111,8 +111,10 @@ def test_state_and_timers_are_read_by_name() -> None:
 
 
 class Priced(KeyedProcessFunction):
-    """Emits each order with the price that a broadcast row said, or without one with the count of
-    orders that it was restored with. They go into its lists at a snapshot only."""
+    """Emits each order with its broadcast price or, without one, the number of restored orders.
+
+    The orders enter the lists only at a snapshot.
+    """
 
     def open(self, runtime: RuntimeContext) -> None:
         self._prices = runtime.get_broadcast_state(

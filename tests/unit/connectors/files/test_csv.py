@@ -1,4 +1,4 @@
-"""CSV source: what the contract suite does not ask of every source."""
+"""The CSV source: rules beyond the contract suite of all sources."""
 
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def test_a_quoted_value_that_does_not_end_in_its_line_is_told_and_all_others_are
     before: int,
     block_bytes: int,
 ) -> None:
-    """Each line is a record, whatever Arrow makes of its quotes."""
+    """Each line is a record, however Arrow reads its quotes."""
     monkeypatch.setattr(csv, "LINES", 3)
     good = [f'{100 + number},"said ""{number}"", twice"' for number in range(before)]
     behind = [f"{200 + number},sentinel" for number in range(4)] + ["misfit,x", "300,sentinel"]
@@ -201,7 +201,7 @@ def test_where_lines_do_not_end_alike_the_file_is_refused_and_no_line_is_blamed(
 
 @pytest.mark.slow
 def test_a_line_of_64_mib_is_one_record_as_any_other(tmp_path: Path) -> None:
-    """Longer than a block of what is parsed at once; from any place before and behind it."""
+    """The line is longer than a block that is parsed at once; reading starts before or after it."""
     schema = pa.schema([("key", pa.int64()), ("text", pa.string())])
     source = CsvFiles(write(tmp_path, f"1,x\n2,{'y' * (64 << 20)}\n3,z\n"), schema=schema)
     sizes = [(1, 1), (2, 64 << 20), (3, 1)]
@@ -232,7 +232,7 @@ def of_columns(
 def read_all(
     source: CsvFiles, offset: int = 0
 ) -> tuple[list[int | None], dict[int, str], list[str]]:
-    """What fits; {offset: line} of what does not; and what is said about each."""
+    """Returns the records that fit, {offset: line} of the others, and the errors of the others."""
     read: list[int | None] = []
     bad: dict[int, str] = {}
     said: list[str] = []

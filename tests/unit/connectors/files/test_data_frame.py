@@ -1,4 +1,4 @@
-"""Rows of a DataFrame, put into files: which ones a start reads, and what a point finds."""
+"""Rows of a DataFrame in files: which ones a start reads, and which ones a recovery point finds."""
 
 import os
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_a_subtask_that_had_not_looked_goes_on_in_the_rows_of_the_others(tmp_pat
 def test_a_driver_that_dies_at_any_step_of_a_start_leaves_the_next_one_a_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str
 ) -> None:
-    """And what it had finished, if it had, is what a restore finds."""
+    """If the driver had finished its rows, a restore finds them."""
     for step in range(1, STEPS_MAX):
         root = tmp_path / f"{power}-{step}"
         root.mkdir()
@@ -99,7 +99,7 @@ def test_a_driver_that_dies_at_any_step_of_a_start_leaves_the_next_one_a_way(
 def test_a_listing_and_what_is_newest_are_never_there_in_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every file is synced under a name that no reader takes, and may then be read."""
+    """Each file is synced under a name that readers ignore; afterwards, every user may read it."""
     source, synced = source_in(tmp_path), list[str]()
     sync = os.fsync
 
@@ -180,7 +180,7 @@ def source_in(directory: Path, *, timestamp_column: str | None = None) -> DataFr
 
 
 def keep(source: DataFrameRows, parts: list[list[int]]) -> None:
-    """As the driver of a fresh start does."""
+    """Writes the rows as the driver does at a fresh start."""
     rows = source.begin()
     for number, keys in enumerate(parts):
         write_part(rows, number, keys)

@@ -1,4 +1,4 @@
-"""Formats of output files: what JSON lines hold, and what is refused."""
+"""Formats of output files: what JSON lines can store, and what is refused."""
 
 import datetime as dt
 import json

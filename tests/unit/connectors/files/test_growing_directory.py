@@ -1,4 +1,4 @@
-"""A directory that grows: what is seen of it, and a file that does not stay as it was found."""
+"""A growing directory: which files the source sees, and files that change after it found them."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""JSON lines: what does not fit is named with its line, wherever it is."""
+"""JSON lines: the error names the line that does not fit, wherever it is."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,7 +88,7 @@ def test_a_line_without_event_time_is_one_record_that_cannot_be_read(tmp_path: P
 def test_of_two_faults_in_a_block_the_first_record_is_told_and_none_before_it_is_lost(
     tmp_path: Path,
 ) -> None:
-    """That a time is missing is found after what does not fit, though it comes before it."""
+    """The record without a time comes first, but is found after the one that does not fit."""
     schema = pa.schema([("at", EVENT_TIME), ("id", pa.int64())])
     good, timeless, odd = '{"at": "2026-01-01T00:00:00Z"}', '{"id": 1}', '{"id": "odd"}'
     (tmp_path / "a.jsonl").write_text("\n".join([good, good, timeless, good, odd, ""]))
@@ -99,7 +99,7 @@ def test_of_two_faults_in_a_block_the_first_record_is_told_and_none_before_it_is
 
 
 def what_comes(batches: Iterator[pa.RecordBatch]) -> tuple[int, tuple[int, str]]:
-    """How many rows, and what cannot be read behind them."""
+    """Returns the number of rows, and the offset and text of the unreadable record after them."""
     rows: list[int] = []
     with pytest.raises(MalformedRecord) as refused:
         rows.extend(batch.num_rows for batch in batches)

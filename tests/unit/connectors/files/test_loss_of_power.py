@@ -1,7 +1,8 @@
-"""Exactly-once files whose writer dies at any step, with or without the power: none is lost, none
-is there twice, none is there in part.
+"""Exactly-once files whose writer dies at any step, with or without a loss of power.
 
-Source: the crash schedules of ALICE (Pillai et al., OSDI 2014), by what was synced.
+No file is lost, none is there twice, and none is there in part.
+
+Source: the crash schedules of ALICE (Pillai et al., OSDI 2014), given what was synced.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ Deed = Callable[[Host], None]
 def test_a_death_at_any_step_of_writing_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str
 ) -> None:
-    """And what was committed stays, though no process commits it again."""
+    """Committed output stays, even if no process commits it again."""
     for place in after_each_step(tmp_path, monkeypatch, power, before=nothing, deed=write_all):
         assert not place.is_done or place.visible() == IDS
         write_all(place.host)
@@ -38,7 +39,7 @@ def test_a_death_at_any_step_of_writing_costs_nothing(
 def test_a_death_at_any_step_of_a_restore_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str
 ) -> None:
-    """What a first try has set aside is there for a second, and for who restores the newest."""
+    """Files that a first try set aside remain for a second try, and for a restore of the newest."""
     for place in after_each_step(
         tmp_path, monkeypatch, power, before=write_all, deed=restore_the_first
     ):
@@ -64,7 +65,7 @@ class Place:
 def after_each_step(
     home: Path, monkeypatch: pytest.MonkeyPatch, power: str, *, before: Deed, deed: Deed
 ) -> Iterator[Place]:
-    """Places where `deed` ended at one step after the other, the last time at its own end."""
+    """Yields one place for each step at which `deed` was killed, then one where it completed."""
     for step in range(1, STEPS_MAX):
         place = Place(home / f"{power}-{step}")
         disk = DurableDisk(monkeypatch, place.root)

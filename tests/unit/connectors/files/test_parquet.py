@@ -1,4 +1,4 @@
-"""Parquet source: what the contract suite does not ask of every source."""
+"""The Parquet source: rules beyond the contract suite of all sources."""
 
 from pathlib import Path
 

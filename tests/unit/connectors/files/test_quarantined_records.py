@@ -1,4 +1,4 @@
-"""What went into a quarantine comes back as it was, each line once."""
+"""Records come back from a quarantine as they were, each line once."""
 
 import datetime
 import json

@@ -1,4 +1,4 @@
-"""The files of a quarantine as splits of their source: those of others, once, by own names."""
+"""Quarantine files as splits of their source: only other runs' files, once, with a name prefix."""
 
 import json
 from pathlib import Path

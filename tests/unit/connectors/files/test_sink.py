@@ -1,4 +1,4 @@
-"""Exactly-once files: what is on disk, and what a damaged target answers."""
+"""Exactly-once files: what is on disk, and which errors a damaged target causes."""
 
 import errno
 import hashlib
@@ -239,7 +239,7 @@ def test_what_was_set_aside_and_cannot_be_listed_now_is_not_taken_for_nothing(
 
 
 def refusing(listing: Callable[..., Any], directory: Path) -> Callable[..., Any]:
-    """`listing`, where that directory may not be read at the moment."""
+    """Returns `listing`, changed to fail for `directory`."""
 
     def refuse(path: Any = ".") -> Any:
         if Path(path) == directory:
@@ -281,7 +281,7 @@ def test_a_prepared_file_that_is_lost_is_reported_by_name(tmp_path: Path) -> Non
 def test_a_file_that_was_prepared_for_another_directory_is_left_to_whoever_writes_there(
     tmp_path: Path,
 ) -> None:
-    """A point restored into another pipeline carries what its own sinks had prepared."""
+    """A point restored into another pipeline names files that the original's sinks prepared."""
     _, committables = prepared(tmp_path / "original")
     fork = opened(tmp_path / "fork", run_id=OTHER)
 

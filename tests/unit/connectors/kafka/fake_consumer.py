@@ -1,4 +1,4 @@
-"""A consumer of Kafka without a broker."""
+"""A Kafka consumer without a broker."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, Message, TopicPartition
 
 
 class FakeConsumer:
-    """Delivers what is in `log`, in order, but nothing of a paused partition."""
+    """Delivers the messages in `log` in order, except those of paused partitions."""
 
     def __init__(self) -> None:
         self.log: list[Message] = []

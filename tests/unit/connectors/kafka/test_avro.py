@@ -1,5 +1,8 @@
-"""Avro: what was written is read, a schema that does not go with the columns is refused by name,
-and bytes that no schema wrote cost no other record."""
+"""Avro: rows that were written are read back.
+
+A schema that does not fit the columns is refused by name. Bytes that no schema wrote cost no other
+record.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -190,7 +193,7 @@ GOOD_ROW = {"n": 7, "text": "seven", "at": FULL["at"]}
 def test_whatever_the_bytes_are_each_record_is_a_row_or_a_problem(
     strange: list[bytes], cut: int, tail: bytes
 ) -> None:
-    """Truncated, with bytes behind it, with huge and negative lengths; between good records."""
+    """Truncated, with extra bytes, or with huge or negative lengths, between good records."""
     values = AvroValues(COLUMNS)
     (good,) = values.encoder("t").encoded(pa.RecordBatch.from_pylist([GOOD_ROW], schema=COLUMNS))
     records = [good, *strange, good[:cut], good + tail, good]
@@ -297,7 +300,7 @@ def record(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def written(schema: dict[str, Any], row: dict[str, Any], number: int | None = None) -> bytes:
-    """By fastavro, and not by the encoder."""
+    """Encodes the row with fastavro, not with our encoder."""
     plain = json.loads(json.dumps(schema).replace('"logicalType"', '"was"'))
     bytes_ = BytesIO()
     fastavro.schemaless_writer(bytes_, fastavro.parse_schema(plain), row)

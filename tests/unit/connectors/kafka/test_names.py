@@ -1,4 +1,4 @@
-"""Names for Kafka: what is none is said at once, and neither broker nor client is asked."""
+"""Names for Kafka: an invalid one is refused at once, without asking the broker or the client."""
 
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,6 @@ def test_every_name_that_a_topic_can_have_may_be_read(topic: str) -> None:
     ids=["empty", "NUL", "half a character"],
 )
 def test_a_group_that_would_end_the_process_is_refused(group: str, sentence: str) -> None:
-    """The client takes them for no name at all, and aborts."""
+    """The client takes such a name for no name at all, and aborts."""
     with pytest.raises(Rejected, match=rf"^[ -~]*Kafka group [ -~]*{sentence}[ -~]*\.$"):
         KafkaTopics(NOWHERE, ("t",), format=JsonValues(SCHEMA), group=group)

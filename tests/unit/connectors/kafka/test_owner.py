@@ -1,4 +1,4 @@
-"""Names of transactions at Kafka: whose they are follows from nothing but the name."""
+"""Names of Kafka transactions: the name alone tells the owner."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a client of Kafka says without a broker, in the engine's words."""
+"""Errors of a Kafka client without a broker, as errors of the engine."""
 
 from datetime import timedelta
 from typing import Any
@@ -24,7 +24,7 @@ def test_a_client_whose_queue_is_full_is_tried_again(monkeypatch: pytest.MonkeyP
 
 
 def test_a_client_that_lost_why_it_ended_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one does, now and then, that was fenced while it flushed."""
+    """A client that is fenced while it flushes sometimes loses the reason."""
     monkeypatch.setattr(producer_module, "Producer", SilentClient)
     producer = TransactionalProducer(OUTPUT, "ours")
 
@@ -44,7 +44,7 @@ def test_what_is_no_end_of_the_client_is_not_taken_for_one(monkeypatch: pytest.M
 def test_what_is_refused_is_told_before_the_rest_has_been_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client sends nothing more of a transaction behind it."""
+    """After a refused record, a client sends no more of its transaction."""
     monkeypatch.setattr(producer_module, "Producer", RefusedClient)
     producer = TransactionalProducer(OUTPUT, "ours")
 
@@ -68,7 +68,7 @@ def test_what_is_never_taken_is_not_waited_for_any_longer_than_a_delivery_may_ta
 
 
 class FullClient:
-    """As librdkafka's when its queue has no room: the error is a text and has no code."""
+    """Fails like librdkafka when its queue is full: the error is a text and has no code."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings

@@ -1,5 +1,7 @@
-"""Protobuf: what was written is read, a version that does not go with ours is refused by name, and
-bytes that are no message cost no other record."""
+"""Protobuf: rows that were written are read back.
+
+A version that does not fit ours is refused by name. Bytes that are no message cost no other record.
+"""
 
 import base64
 from collections.abc import Iterator, Sequence
@@ -138,12 +140,12 @@ def test_an_enum_of_a_newer_writer_stays_a_number_and_a_time_out_of_range_is_a_p
 def test_whatever_the_bytes_are_each_record_is_a_row_or_a_problem(
     strange: list[bytes], cut: int, is_framed: bool
 ) -> None:
-    """Truncated, with huge lengths, with a wrong frame; between good records."""
+    """Truncated, with huge lengths, or with a wrong frame, between good records."""
     registry = SchemaRegistry("http://nowhere.invalid") if is_framed else None
     values = ProtobufValues(COLUMNS, ORDER, registry=registry)
     good = ORDER(n=7, text="seven").SerializeToString()
     decoder = values.open()
-    if is_framed:  # a known schema, and no question
+    if is_framed:  # the schema is known, so the registry is not asked
         strange = [b"\1" + each if each[:1] == b"\0" else each for each in strange]
         good = header_of(1) + b"\2\2" + good
         cut = min(cut, 4)

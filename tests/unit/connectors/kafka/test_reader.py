@@ -1,4 +1,4 @@
-"""A consumer of Kafka that is watched: what waits for its turn, and which errors may pass."""
+"""The Kafka reader: which records wait for their turn, and which errors are temporary."""
 
 from concurrent.futures import Future
 from itertools import islice
@@ -52,7 +52,7 @@ class RefusingAdmin:
 
 
 class EmptyAdmin:
-    """Of a broker without topics."""
+    """The admin client of a broker without topics."""
 
     def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:
         missing = SimpleNamespace(error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), partitions={})
@@ -111,7 +111,7 @@ def test_what_is_there_to_be_read_ends_with_the_split_and_is_unknown_while_one_i
     bounded, open_ended = (reader.read(SplitProgress(*s)) for s in (("t-0", 0, 0, 4), ("t-1",)))
 
     next(bounded)
-    assert reader.pending_records() is None  # nobody has said where it ends
+    assert reader.pending_records() is None  # the end is not known yet
     consumer.extent = (0, 50)
     next(bounded)
     assert reader.pending_records() == 3
@@ -262,7 +262,7 @@ def split_0() -> SplitProgress:
 
 
 def record(partition: int, offset: int, at_ms: int = 0) -> Message:
-    """Of ten bytes."""
+    """Returns a record of ten bytes."""
     value = f'{{"key": {offset % 10}}}'.encode()
     return Message(topic="t", partition=partition, offset=offset, value=value, timestamp=(1, at_ms))
 

@@ -1,4 +1,4 @@
-"""What a record of Kafka holds, and which columns can be one."""
+"""Kafka records: what they contain, and which columns can become their value and key."""
 
 import json
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What is decoded of a batch: every record is a row or has a problem, in any mix of the two."""
+"""Decoding a batch: every record becomes a row or has a problem, in any mix of the two."""
 
 import json
 import random

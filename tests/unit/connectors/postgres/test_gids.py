@@ -1,4 +1,4 @@
-"""Names of prepared transactions: each tells whose it is, and a stranger's is never ours."""
+"""Names of prepared transactions: each tells its owner; a foreign one is never taken for ours."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What did not fit becomes text in a quarantine, and a row again once its columns are others."""
+"""An entry that does not fit becomes text in a quarantine, and a row once the columns change."""
 
 import json
 from pathlib import Path
@@ -62,7 +62,7 @@ def read(home: Path, schema: pa.Schema) -> list[dict[str, object]]:
 
 
 def put(home: Path, records: list[tuple[str, str]]) -> None:
-    """Each with the operator that failed on it."""
+    """Quarantines records, each given with the operator that failed on it."""
     (home / EVENTS).mkdir(exist_ok=True)
     lines = [quarantined(poison(operator), record) for operator, record in records]
     file = home / EVENTS / "part-run-1-00000001-0-0.jsonl"

@@ -1,4 +1,4 @@
-"""A Redis server that does not answer: who asks it, and for how long."""
+"""A Redis server that does not answer: which stream asks it, and for how long."""
 
 import pyarrow as pa
 import pytest
@@ -16,7 +16,7 @@ SCHEMA = pa.schema([("key", pa.int64())])
 
 
 class FakeConnection:
-    """Every stream holds these entries."""
+    """Every stream has the entries in `held`."""
 
     def __init__(self) -> None:
         self.held = [[b"key", b"7"]]
@@ -112,7 +112,7 @@ def test_an_answer_ends_being_away_for_all_streams(
 def test_of_two_faults_the_first_entry_is_told_and_none_before_it_is_lost(
     connection: FakeConnection,
 ) -> None:
-    """That a time is missing is found after what does not fit, though it comes before it."""
+    """The entry without a time comes first, but is found after the one that does not fit."""
     good, timeless, odd = [b"key", b"7", b"at", b"0"], [b"key", b"8"], [b"key", b"odd", b"at", b"0"]
     connection.held = [good, good, timeless, good, odd]
     schema = pa.schema([*SCHEMA, ("at", EVENT_TIME)])

@@ -1,4 +1,4 @@
-"""What a stream says of its losses: exactly those that were not read, whatever went before."""
+"""The losses of a stream: it reports exactly the unread entries, whatever happened before."""
 
 import random
 
@@ -104,7 +104,7 @@ def test_what_is_trimmed_is_gone_exactly_where_it_was_not_read(seed: int, is_new
 
 @pytest.mark.parametrize("seed", range(400))
 def test_no_entry_is_skipped_in_silence_and_none_is_missed_that_was_read(seed: int) -> None:
-    """Entries go in any way: trimmed, or deleted anywhere, before the run began and since."""
+    """Entries disappear: trimmed, or deleted anywhere, before and after the run begins."""
     chance, stream = random.Random(seed), FakeStream()
     stream.add(chance.randint(0, 12))
     for offset in chance.sample(list(stream.entries), chance.randint(0, len(stream.entries) // 2)):
@@ -144,7 +144,7 @@ def test_a_stream_that_was_made_again_is_not_read_however_long_it_is(seed: int) 
         split = stream.read(split, chance.randint(1, 4))
         stream.add(chance.randint(0, 3))
     if marked_offset(split) is None:
-        return  # it was empty: there is nothing to know it by
+        return  # it was empty, so nothing identifies it
 
     first = chance.choice([1, 1, stream.last + 1, stream.last + 100])
     again = FakeStream(first, "new", step=chance.choice([1, 1, 2, 3]))
@@ -155,7 +155,7 @@ def test_a_stream_that_was_made_again_is_not_read_however_long_it_is(seed: int) 
         again.extent().removed == split.passed
         and again.extent().from_oldest("s", None, None).offset >= split.offset
     ):
-        return  # by chance it has lost as many as were read of the old one
+        return  # by chance it has lost as many entries as were read from the old one
 
     with pytest.raises(Rejected):
         again.read(split, 1)
@@ -174,7 +174,7 @@ def test_a_stream_that_was_made_again_is_not_read_however_long_it_is(seed: int) 
 def test_counts_and_ids_that_no_stream_comes_to_tell_another_one(
     extent: StreamExtent, version: str
 ) -> None:
-    """Of a position from an earlier version, which names no entry."""
+    """The position is from an earlier version, which names no entry."""
     with pytest.raises(Rejected, match="is another one"):
         extent.oldest(SplitProgress("s", 10, 5, None, version), None)
 
@@ -208,7 +208,7 @@ def test_entries_deleted_below_an_older_hole_are_counted_once_they_should_have_b
 
 
 def test_a_position_of_an_earlier_version_is_read_on() -> None:
-    """It has neither a mark nor a count of what lay ahead."""
+    """Such a position has neither a mark nor a count of the entries ahead."""
     stream = FakeStream()
     stream.add(10)
     stream.delete(8)
@@ -226,7 +226,7 @@ def test_a_position_of_an_earlier_version_is_read_on() -> None:
     ("passed", "end_offset", "given", "pending"),
     [
         (2, None, 3, 5),
-        (2, None, 0, 6),  # two of those that were added are deleted since
+        (2, None, 0, 6),  # two of the added entries were deleted since
         (9, None, 1, 0),
         (2, 50, 3, None),  # bounded
     ],

@@ -1,4 +1,4 @@
-"""Origins: what is whose, up to the edges of a run's range."""
+"""Origins: which rows belong to which run, up to the edges of a run's range."""
 
 import pytest
 import sqlalchemy as sa

@@ -1,4 +1,4 @@
-"""Every SQLSTATE has a verdict, and a transaction is repeated, given back or ended by it."""
+"""Each SQLSTATE has a verdict: it decides if a transaction is repeated, and its final error."""
 
 import inspect
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ KNOWN = sorted(
     for _, each in inspect.getmembers(psycopg.errors, inspect.isclass)
     if isinstance(getattr(each, "sqlstate", None), str)
 )
-"""All that PostgreSQL has, as far as the driver knows."""
+"""All SQLSTATEs of PostgreSQL that the driver knows."""
 
 AGAIN = [
     "08000",  # connection exception

@@ -102,7 +102,7 @@ def test_a_table_that_lacks_a_column_is_refused_by_name(tmp_path: Path, column: 
 
 
 def test_an_older_table_is_refused_until_it_is_converted_as_documented(tmp_path: Path) -> None:
-    """Then a rewind finds which rows are of its point."""
+    """After the conversion, a rewind finds the rows of its point."""
     tags = "ftdash_run text not null, ftdash_checkpoint bigint not null"
     with closing(sqlite3.connect(file_of(tmp_path))) as connection:
         connection.executescript(
@@ -174,7 +174,7 @@ def test_a_table_name_is_a_name_whatever_it_contains(tmp_path: Path, name: str) 
 def test_a_table_that_is_there_in_other_letters_is_refused_by_the_name_that_it_has(
     tmp_path: Path, pipeline: str
 ) -> None:
-    """To SQLite they are one table, which would have two owners."""
+    """SQLite takes the two names for one table, which would then have two owners."""
     opened(tmp_path).close()
     shouted = replace(sink(tmp_path), table="DELAYS", pipeline=pipeline)
 

@@ -1,7 +1,7 @@
-"""What a driver does to the storage of its run, for tests in which it dies in the middle.
+"""A driver's work on the storage of its run, for tests in which it dies in the middle.
 
-The real parts of the master that touch points, one after another on one thread, so that a death at
-any of their steps is the end of all of them.
+It runs the real parts of the master that touch points, one after another on one thread. A death at
+any step ends all of them.
 """
 
 from collections.abc import Callable, Collection
@@ -62,7 +62,7 @@ class Driver:
         )
 
     def chosen(self) -> RetainedPoint:
-        """The point that it goes back to. None, or one that is refused, fails the test."""
+        """Returns the point to restore. The test fails if there is none or one is refused."""
         found = choose_point(self.points.newest_first(), self.problem_of)
         assert isinstance(found, Choice)
         assert found.refused == ()
@@ -74,7 +74,7 @@ class Driver:
         return damages[0].problem if damages else None
 
     def restored(self, point: RetainedPoint) -> list[int]:
-        """The numbers of the checkpoints whose rows the point holds, by its files."""
+        """Returns the ids of the checkpoints whose rows the point's files contain."""
         files = self._store.manifest(point.location).state_files()
         batches = [b for file in files for b in self._store.read_batches(point.location, file)]
         return [key for batch in batches for key in keys_of(batch)]
@@ -104,7 +104,7 @@ class Driver:
             self._discard(point)
 
     def expected(self) -> set[str]:
-        """What the retained points hold, below the directory of the run's checkpoints."""
+        """Returns the names of the retained points' files, below the run's checkpoint directory."""
         names = set()
         for point in self.points.newest_first():
             own = point.location.rpartition("/")[2]
@@ -114,7 +114,7 @@ class Driver:
         return names
 
     def _written(self, checkpoint_id: CheckpointId) -> Manifest:
-        """A file of its own, one to be shared, and the newest shared one of the point before."""
+        """Writes a file of its own and a shared one; refers to the newest shared one before."""
         location = self._places.checkpoint(checkpoint_id)
         stem = f"rows-a{self._attempt}"
         own = self._write(location, stem, checkpoint_id)
@@ -134,7 +134,7 @@ class Driver:
         return self._store.write_batches(location, stem, SCHEMA, rows, open_format=False)
 
     def _write_bytes(self, location: str, stem: str, checkpoint_id: CheckpointId) -> FileHandle:
-        """The same rows, as a file of a database comes: ready, and in pieces."""
+        """Writes the same rows as ready pieces of bytes, like a file of a database."""
         pieces = encoded(SCHEMA, [batch_of([(checkpoint_id, 1)])], open_format=False)
         name = file_name(stem, open_format=False)
         return self._store.write_file(location, name, map(bytes, pieces))
@@ -151,7 +151,7 @@ class Driver:
 
 
 class Inline(Executor):
-    """Everything at once, so that a death ends all of it."""
+    """Runs each call at once, so that a death ends everything."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()

@@ -1,4 +1,4 @@
-"""Before a barrier starts its place is ready; what cannot be made ready fails by Flink's name."""
+"""Barriers start once their place is ready; otherwise the checkpoint fails with Flink's reason."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_a_place_that_never_gets_ready_expires_and_the_next_checkpoint_starts(
     master.clock.now_ms += TIMEOUT_MS
     master.places_are_slow = False
     master.host.on_time()
-    master.deliver()  # only now is the first one's place ready
+    master.deliver()  # the place of the first checkpoint is ready only now
 
     (failed,) = master.failed
     assert failed.reason is CheckpointFailureReason.CHECKPOINT_EXPIRED

@@ -1,4 +1,4 @@
-"""What is set anew on a run that goes on holds for what comes next; what is under way keeps its."""
+"""A setting changed while a run continues counts from the next event on, not for work under way."""
 
 from pathlib import Path
 
@@ -91,7 +91,7 @@ def test_the_quarantine_holds_from_the_next_failure_on_and_keeps_what_it_has(
 
 
 def at_record(offset: int) -> tuple[Failed, Deterministic]:
-    """It has failed there again and again."""
+    """Returns a failure at this record and the verdict that it is deterministic."""
     origin = RecordOrigin(
         source=Uid("numbers"), subtask=0, split="a", first_offset=offset, last_offset=offset
     )

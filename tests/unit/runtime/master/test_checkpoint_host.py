@@ -1,4 +1,4 @@
-"""What becomes durable, when, and what those learn that wait for a checkpoint."""
+"""The checkpoint host: what becomes durable when, and what waiting requests learn."""
 
 from pathlib import Path
 from typing import TypeVar
@@ -340,7 +340,7 @@ def test_no_periodic_checkpoint_starts_before_its_time(passed_ms: int, tmp_path:
 def test_the_first_periodic_checkpoint_comes_after_the_pause_and_within_the_interval(
     pause_ms: int, due_ms: int, tmp_path: Path
 ) -> None:
-    """The moment is drawn; here the earliest is drawn."""
+    """The moment is random; this test draws the earliest one."""
     pause = {"execution.checkpointing.min-pause": f"{pause_ms} ms"}
 
     master = Master(tmp_path, pause, draw=lambda low, _: low)
@@ -497,7 +497,7 @@ def test_the_end_of_a_run_leaves_no_unfinished_checkpoint_behind(tmp_path: Path)
     master.trigger()
     location = Path(master.attempt.of(Inject)[1].location)
     master.host.on_stopped(SUSPENDED, "somebody cancelled the run")
-    location.mkdir(parents=True)  # a slot that was slow to end has written once more
+    location.mkdir(parents=True)  # a slot that is slow to end writes once more
 
     master.host.on_run_ended(JobStatus.FAILED)
 

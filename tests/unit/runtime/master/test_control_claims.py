@@ -1,4 +1,4 @@
-"""Which messages of a slot claim something of a run's results, and so are refused in the open."""
+"""Which messages of a slot claim a result of the run, so that their refusal is shown."""
 
 import pytest
 

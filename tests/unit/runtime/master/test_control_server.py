@@ -1,4 +1,4 @@
-"""Who gets through the door of the control port, and what the master hears of it."""
+"""The control port: which slots it admits, and what the master hears of each."""
 
 import math
 import queue
@@ -71,7 +71,7 @@ def test_a_slot_with_the_token_is_heard_and_spoken_to() -> None:
 
 
 def test_slots_are_told_that_their_driver_lives_while_its_loop_waits_for_a_disk() -> None:
-    """What the slot says is not taken from the queue either, and still it has been heard."""
+    """The loop does not take the slot's messages from the queue either, but they count as heard."""
     clock = ManualClock()
     loop = ControlLoop(clock, STALL_MS)
     loop.on_turn()
@@ -105,7 +105,7 @@ def test_slots_are_told_nothing_when_the_loop_of_their_driver_hangs() -> None:
             arrived = events.get(timeout=TIMEOUT_S)
             assert isinstance(arrived, SlotArrived)
             clock.now_ms += STALL_MS + 1
-            arrived.link.send(Begin())  # behind the heartbeats that were sent before
+            arrived.link.send(Begin())  # arrives after the heartbeats sent before
             while link.receive() != Begin():
                 pass
             connection.settimeout(0.2)
@@ -172,7 +172,7 @@ def test_a_slot_of_an_older_attempt_is_refused_by_its_number() -> None:
 def test_a_slot_connects_once_an_attempt_and_is_no_stranger_when_it_comes_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As one does that was given up, before the next attempt has begun."""
+    """A slot that the driver gave up may connect again before the next attempt begins."""
     with server() as (control, events):
         first = control.open_for(Attempt(1))
         with dialed(first) as one, dialed(first) as other:
@@ -336,7 +336,7 @@ def dialed(address: SlotAddress) -> socket.socket:
 
 
 def rest_of(connection: socket.socket) -> bytes:
-    """Everything until the other side closes; a reset says the same."""
+    """Reads until the other side closes or resets the connection."""
     received = b""
     try:
         while part := connection.recv(4096):

@@ -1,10 +1,11 @@
 """A driver on an object store that dies at any request of its life, and its successor.
 
-A life: find the newest point and read it, sweep what the one before has left, write a checkpoint,
-publish it, delete the one that it subsumes and the shared files that nobody needs any more. The
-server is a real one. A request that only reads leaves nothing behind, so a driver dies before or
-after the k-th request that changes something, for each k: of that one nobody knows the outcome, and
-no later one arrives. The counterpart on files is `test_crash_at_every_step`.
+A driver finds and reads the newest point, sweeps its predecessor's leftovers, writes a checkpoint
+and publishes it. Then it deletes the checkpoint that this one subsumes and the shared files that no
+point needs any more. The server is a real one. A request that only reads leaves nothing behind, so
+a driver dies before or after the k-th request that changes something, for each k. The outcome of
+that request is unknown, and no later request arrives. `test_crash_at_every_step` does the same on
+files.
 """
 
 import itertools
@@ -75,7 +76,7 @@ def test_a_death_at_any_request_leaves_the_newest_complete_checkpoint_and_then_n
 
 
 def live(driver: Driver, checkpoint_id: CheckpointId) -> None:
-    """Raises Retryable, unless it outlives a deletion that fails, as a real one does."""
+    """Raises Retryable, unless only a deletion fails, which a real driver survives too."""
     driver.restored(driver.chosen())
     driver.sweep(checkpoint_id)
     driver.take(checkpoint_id)
@@ -85,7 +86,7 @@ class Death:
     """Kills a process: its last request is carried out or not, and no later one is sent."""
 
     def __init__(self, number: int, last: Fault) -> None:
-        """`number`: of the last one, among those that change something."""
+        """`number` counts the requests that change something, up to the last one."""
         self._number = number
         self._last = last
         self._changes = 0
@@ -104,13 +105,13 @@ class Death:
 
 
 class Run:
-    """Its place in the store, and the ids that it has used."""
+    """A run's place in the store, and the ids that it has used."""
 
     def __init__(self, server: ObjectServer) -> None:
         self._server = server
         self._root = server.new_root()
         self._ids, self._attempts = itertools.count(1), itertools.count(1)
-        self.newest_id = CheckpointId(1)  # complete for certain
+        self.newest_id = CheckpointId(1)  # known to be complete
 
     def next_id(self) -> CheckpointId:
         return CheckpointId(next(self._ids))
@@ -121,7 +122,7 @@ class Run:
         return Driver(store, places, Attempt(next(self._attempts)))
 
     def stored(self) -> set[str]:
-        """What the server itself lists."""
+        """Returns the names that the server itself lists."""
         prefix = f"{self._root}/{RUN}/".removeprefix(f"s3://{BUCKET}/")
         _, listing = self._server.ask("GET", f"/{BUCKET}?list-type=2&prefix={prefix}")
         keys = re.findall(r"<Key>([^<]+)</Key>", listing.decode())

@@ -1,8 +1,8 @@
-"""A driver that dies at any step of a checkpoint, with or without the power, and its successor.
+"""A driver that dies at any step of a checkpoint, with or without a loss of power.
 
-One checkpoint writes a file of its own and one that later ones share, publishes its manifest, and
-retention deletes the one before. The process ends at step k, for each k; then another driver
-finds the newest checkpoint or the one before, whole, and once it has completed one nothing else is
+One checkpoint writes its own file and one that later ones share, publishes its manifest, and
+retention deletes the checkpoint before. The process ends at step k, for each k. Then another driver
+finds the newest checkpoint or the one before, whole. Once it has completed one, nothing else is
 left. Source: the crash schedules of ALICE (Pillai et al., OSDI 2014), by what was synced.
 """
 
@@ -142,7 +142,7 @@ def stored_in(places: SnapshotPlaces) -> set[str]:
 def disk_with_a_run(
     monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> tuple[DurableDisk, SnapshotPlaces]:
-    """The run's directory is there, its checkpoints' is not."""
+    """Returns a disk with the run's directory, but without the directory of its checkpoints."""
     directory = RunDirectory.of(root, PIPELINE, RUN)
     directory.path.mkdir(parents=True)
     places = SnapshotPlaces.of(directory, parse_settings({}).storage)

@@ -1,4 +1,4 @@
-"""What a run remembers of damage: the marks on its points, what it says, what comes of it."""
+"""A run's memory of damage: the marks on its points, the events, and the effect on checkpoints."""
 
 from collections.abc import Sequence
 
@@ -131,7 +131,7 @@ def test_a_file_that_was_missing_at_a_checkpoint_is_remembered_and_all_begin_ane
 
 
 def test_a_checkpoint_that_completes_with_a_damaged_file_says_why_it_cannot_be_used() -> None:
-    """Its manifest was on its way when the file was found."""
+    """The damage was found while the manifest was being written."""
     run = Run()
     run.memory.on_found(run.point_of(1), [altered(BASE)], BY, "torn")
 
@@ -166,7 +166,7 @@ def altered(name: str) -> Damage:
 
 
 class Run:
-    """Three checkpoints, of which the first two share a file."""
+    """A run with three checkpoints; the first two share a file."""
 
     def __init__(
         self, files: dict[int, list[str]] | None = None, remembered: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""A checkpoint that refers to a damaged file does not complete, and the next one builds on none."""
+"""A checkpoint that refers to a damaged file fails, and the next one builds on no older file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ CONCURRENT = {"execution.checkpointing.max-concurrent-checkpoints": "3"}
 def test_a_file_that_is_gone_fails_the_checkpoint_that_refers_to_it_and_no_later_one(
     tmp_path: Path,
 ) -> None:
-    """It counts against nothing: no subtask has failed."""
+    """The failure does not count against the tolerance, because no subtask has failed."""
     run = Run(tmp_path, TOLERATES_NONE)
     base = run.complete_with("base")
     (run.shared / base).unlink()
@@ -102,13 +102,13 @@ def test_what_was_found_while_the_manifest_was_on_its_way_marks_the_point(tmp_pa
     assert run.master.completed == [1, 2]
     assert [e.path for e in run.master.of(RestorePointRefused)] == [run.place(1), run.place(2)]
     candidates = run.master.host.points.candidates()
-    assert [point.checkpoint_id for point in candidates] == [2, 1]  # none makes another superfluous
+    assert [point.checkpoint_id for point in candidates] == [2, 1]  # neither replaces the other
     run.master.trigger()
     assert run.confirmed[-1] == BUILD_ON_NOTHING
 
 
 def test_a_listing_that_is_older_than_a_file_makes_nothing_of_it(tmp_path: Path) -> None:
-    """As a network file system may have it: the file itself is asked for."""
+    """A network file system may have an old listing, so the host also checks the file itself."""
     run = Run(tmp_path)
     base = run.complete_with("base")
     run.hide(base)
@@ -146,7 +146,7 @@ class Run:
         return places_in(self._root).checkpoint(CheckpointId(checkpoint_id))
 
     def complete_with(self, stem: str, refers_to: Sequence[str] = ()) -> str:
-        """One checkpoint that writes a shared file, and needs others; the name of the new one."""
+        """Takes a checkpoint that needs files and writes a shared one; returns the new name."""
         self.master.trigger()
         checkpoint_id = self.master.of(CheckpointTriggered)[-1].checkpoint_id
         name = f"c{checkpoint_id}-a1-{stem}"
@@ -189,7 +189,7 @@ class Run:
         )
 
     def find(self, checkpoint_id: int, name: str) -> None:
-        """As verification does."""
+        """Reports damage to the file, as verification does."""
         point = RetainedPoint(CheckpointId(checkpoint_id), self.place(checkpoint_id))
         damage = Damage(name, f"{name} was altered.", is_shared=True)
         self.master.host.damage.on_found(point, [damage], DamageFinder.VERIFICATION, "torn")

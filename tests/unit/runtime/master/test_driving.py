@@ -1,4 +1,4 @@
-"""Driving a run: what cannot be run as asked is refused before anything is started."""
+"""Driving a run: a run that is impossible as asked is refused before anything starts."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -155,7 +155,7 @@ def test_a_run_in_progress_whose_parameters_are_wrong_by_now_fails(
 def test_a_run_whose_points_do_not_fit_its_code_fails_before_it_waits_for_slots(
     tmp_path: Path, fits: list[bool]
 ) -> None:
-    """Newest first. Spark takes seconds to come up, and a person waits for the reason."""
+    """`fits` is newest first. Spark takes seconds to start, while a person waits for the reason."""
     (tmp_path / "0.csv").write_text("1,1,1\n")
     spec = spec_of(pipeline="page_view_count", parameters={"data": str(tmp_path)})
     directory = run_of(tmp_path, spec)
@@ -190,7 +190,7 @@ def test_a_run_whose_points_do_not_fit_its_code_fails_before_it_waits_for_slots(
         (False, 0, True, True),  # a fresh start reads what the DataFrame holds now
         (False, 1, True, False),
         (True, 0, True, False),
-        (True, 0, False, True),  # of a point that does not know the source yet
+        (True, 0, False, True),  # the point does not know the source yet
     ],
 )
 def test_the_rows_of_a_data_frame_are_kept_once_for_each_fresh_start(
@@ -233,7 +233,7 @@ def test_a_data_frame_needs_a_host_with_spark(
 
 
 class PlainHost:
-    """Starts nothing: the run ends where it would begin."""
+    """A host that starts nothing, so the run ends where it would begin."""
 
     def start(self, address: SlotAddress, parallelism: int) -> None:
         raise Rejected("no slots here")

@@ -1,4 +1,4 @@
-"""Which output a start over has set aside: what was visible before it, and no more."""
+"""A start over sets aside exactly the output that was visible before it."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A kill that waits for its moment happens in time, or is called off, which is said once."""
+"""A kill that waits for its moment happens in time or is called off; the desk says so once."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -34,7 +34,7 @@ FIRST, SECOND = Attempt(1), Attempt(2)
 
 
 class LivingSlots(RecordingAttempt):
-    """One of them, far away."""
+    """An attempt of two slots, one of them alive on another machine."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -44,7 +44,7 @@ class LivingSlots(RecordingAttempt):
 
 
 class Desk:
-    """`taken_up`: what an earlier driver had accepted."""
+    """A fault desk. `taken_up` has the requests that an earlier driver accepted."""
 
     def __init__(self, *taken_up: str) -> None:
         self.clock, self.slots = ManualClock(), LivingSlots()
@@ -71,12 +71,12 @@ class Desk:
             self.faults.kill_driver(command)
 
     def replace_slots(self) -> None:
-        """The first attempt is over, and slots of the second one are awaited."""
+        """Ends the first attempt and waits for the slots of the second."""
         self.faults.on_slot_gone(FIRST, 1)
         self.attempts.host = SimpleNamespace(attempt=SECOND)
 
     def arrive(self, slot: int, attempt: Attempt = SECOND) -> list[object]:
-        """The first messages that it gets."""
+        """Lets a slot arrive. Returns the first messages that it gets."""
         told: list[object] = []
         hello = Hello(slot=slot, pid=200 + slot, host="far away", data_port=1)
         link = cast("Any", SimpleNamespace(send=told.append))

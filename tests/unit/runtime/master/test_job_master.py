@@ -1,4 +1,4 @@
-"""The job master from command to journal, with slots played by a script."""
+"""The job master from command to journal; a script plays the slots."""
 
 import re
 import shutil
@@ -168,7 +168,7 @@ def test_that_the_stage_of_an_older_attempt_has_ended_makes_no_room_for_the_next
     run.slots.say(Attempt(2), failure("a slot died again"))
 
     run.slots.post(StageEnded(Attempt(1), "once more"))
-    for number in (1, 2):  # it is heard, and what is due since is done
+    for number in (1, 2):  # the master has handled the end and the work due since
         run.slots.post(StrangerRefused(Attempt(1), f"stranger {number}"))
     run.wait_for(lambda: len(run.of(ZombieRefused)) == 2)
     attempts = list(run.slots.attempts)
@@ -352,7 +352,7 @@ class BrokenStore(FileSystemCheckpointStore):
 
 
 class AwaySink(MemorySink):
-    """Its target does not answer the first times."""
+    """A sink whose target does not answer the first `failures` calls."""
 
     def __init__(self, failures: int) -> None:
         super().__init__()
@@ -555,7 +555,7 @@ def test_a_driver_says_that_the_newest_point_was_deleted(tmp_path: Path, left: s
 
 
 def test_a_recovery_waits_for_the_disk_of_the_newest_point(tmp_path: Path) -> None:
-    """Its points are known, so none is missed: they are looked at."""
+    """In a recovery, the driver does not list its points again; it looks at those that it knows."""
     mount = tmp_path / "mount"
     run = elsewhere(tmp_path)
     _, newest = checkpoint_and_savepoint(run, ends=False)
@@ -599,7 +599,7 @@ def test_a_disk_that_comes_back_while_its_point_is_read_costs_nothing(
 
 
 def elsewhere(tmp_path: Path) -> ScriptedRun:
-    """Savepoints on a disk of their own."""
+    """Starts a run whose savepoints are on another disk."""
     jobs, mount = tmp_path / "jobs", str(tmp_path / "mount")
     settings = {
         "execution.checkpointing.interval": "off",
@@ -667,7 +667,7 @@ def test_a_source_that_waits_for_its_reservation_does_not_wait_for_the_interval(
 
 
 def test_sources_that_have_nothing_to_read_end_the_run_too(tmp_path: Path) -> None:
-    """They end before the last slot has said that it runs."""
+    """The sources end before the last slot reports that it is running."""
     run = ScriptedRun(tmp_path, SOON, has_nothing_to_read=True)
 
     assert run.wait_until_over() is JobStatus.FINISHED
@@ -700,7 +700,7 @@ def test_a_person_ends_the_wait_before_a_restart_and_the_wait_is_a_phase_of_its_
 
     first, second = run.of(RestartScheduled)
     assert (first.attempt, first.delay_ms, second.attempt) == (2, 60_000, 3)
-    assert second.delay_ms > 60_000  # not what was left of the wait that the person ended
+    assert second.delay_ms > 60_000  # not the rest of the wait that the person ended
     done, refused = run.of(RequestEnded)[:2]
     assert (done.outcome, done.message) == (RequestOutcome.SUCCEEDED, "Attempt 2 starts now.")
     assert refused.outcome is RequestOutcome.REJECTED
@@ -720,7 +720,7 @@ def test_a_run_says_how_long_a_failure_now_would_wait(tmp_path: Path) -> None:
 
 
 def phases_of(run: ScriptedRun) -> dict[RecoveryPhase, float]:
-    """Of the first recovery."""
+    """Returns the duration of each phase of the first recovery."""
     spent: dict[RecoveryPhase, float] = {}
     for event in run.of(RecoveryPhaseReached):
         spent.setdefault(event.phase, event.duration_ms)
@@ -749,7 +749,7 @@ def test_a_changed_setting_holds_at_once_and_for_the_next_driver(tmp_path: Path)
 
 
 class PatientSink(MemorySink):
-    """Its target gives up a transaction that was open for so long."""
+    """A sink whose target rolls back a transaction that is open for this long."""
 
     transaction_timeout_ms = 900_000
 
@@ -891,7 +891,7 @@ def test_a_point_that_was_found_damaged_is_passed_over_only_where_older_ones_may
 def test_damage_that_a_slot_meets_sends_the_run_to_an_older_point_if_there_is_one(
     tmp_path: Path, on_damaged: str, points: int, ends: JobStatus, file: str | None
 ) -> None:
-    """The driver has found the point whole; what the slot reads of it is not."""
+    """The driver has found the point whole, but the slot reads damaged state."""
     settings = {
         "execution.checkpointing.interval": "off",
         "execution.state-recovery.on-damaged-point": on_damaged,
@@ -924,7 +924,7 @@ def test_damage_that_a_slot_meets_sends_the_run_to_an_older_point_if_there_is_on
 def test_damage_without_a_file_that_a_running_slot_meets_marks_no_point_and_ends_the_run(
     tmp_path: Path,
 ) -> None:
-    """It may be in what a later checkpoint has written, so it says nothing about the start."""
+    """A later checkpoint may have written the damaged data, so the starting point may be whole."""
     run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off"})
     for number in (1, 2):
         run.ask(TriggerCheckpoint(**WHO, request_id=RequestId(f"point-{number}")))

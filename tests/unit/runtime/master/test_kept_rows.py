@@ -1,4 +1,4 @@
-"""Rows of a DataFrame go with the last point that names them, and never while one may."""
+"""Rows of a DataFrame are deleted with the last point that names them, and never earlier."""
 
 import contextlib
 import errno
@@ -134,7 +134,7 @@ def test_a_run_whose_note_cannot_be_left_now_does_not_begin(
     with pytest.raises(Retryable, match="cannot be written"):
         run.kept.leave_note()
     fail(errno.EROFS)
-    run.kept.leave_note()  # with a warning: it only reads there
+    run.kept.leave_note()  # only a warning: the run only reads there
 
 
 @contextlib.contextmanager
@@ -231,7 +231,7 @@ class Run:
         self.kept.delete_unneeded()
 
     def end(self, *, point_in: str | None = None, kind: str = "positions") -> None:
-        """With a point that names those rows, or with none."""
+        """Ends the run, with a point that names those rows or with none."""
         if point_in is not None:
             is_savepoint = kind == "savepoint"
             place = self._places.savepoint if is_savepoint else self._places.checkpoint

@@ -1,4 +1,4 @@
-"""What a pipeline's runs left unfinished is ended when, and only when, no point can need it."""
+"""A run ends the unfinished output of earlier runs only when no point can need it."""
 
 import random
 import re
@@ -211,7 +211,7 @@ def test_an_empty_place_of_a_run_that_never_had_a_checkpoint_is_no_doubt(tmp_pat
 def test_a_place_that_other_runs_fill_is_there_although_this_run_has_nothing_in_it(
     tmp_path: Path,
 ) -> None:
-    """Its points were deleted."""
+    """This run's points were deleted."""
     scene = Scene(tmp_path)
     _has_points_on_a_disk_that_is_not_there(scene, scene.run(OLD))
     (scene.mounted / "run-9").mkdir(parents=True)
@@ -313,7 +313,7 @@ def test_nothing_is_asked_of_the_storage_when_nothing_was_left(tmp_path: Path) -
 
 
 class LeavingSink(MemorySink):
-    """`left`: run by name. It raises `error`, if any, when it is to end something."""
+    """A sink with leftovers: `left` maps names to runs. `discard` raises `error`, if any."""
 
     def __init__(self, left: dict[str, RunId], error: Exception | None = None) -> None:
         super().__init__()
@@ -340,7 +340,7 @@ class AwayStore(FileSystemCheckpointStore):
 
 
 class Scene:
-    """Runs of one pipeline, of which OWN cleans up; `mounted` is a place of another disk."""
+    """Runs of one pipeline; the run OWN cleans up. `mounted` is a place on another disk."""
 
     def __init__(self, root: Path) -> None:
         self.mounted = root / "mounted"

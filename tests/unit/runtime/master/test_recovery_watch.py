@@ -1,4 +1,4 @@
-"""Which phases of a recovery are reported, when, and how long each is said to have taken."""
+"""The reported phases of a recovery: which, when, and with which duration."""
 
 from dataclasses import dataclass, field
 
@@ -106,7 +106,7 @@ def test_what_the_supervision_waited_on_purpose_is_backoff_and_not_detection() -
 
 
 def test_no_wait_is_longer_than_the_silence_that_it_is_part_of() -> None:
-    """The clock of the supervision may have been set meanwhile."""
+    """A person may have set the supervision's clock meanwhile."""
     recovery = Recovery()
     heard_ms = recovery.clock.now_ms
     recovery.clock.now_ms += STEP_MS
@@ -118,7 +118,7 @@ def test_no_wait_is_longer_than_the_silence_that_it_is_part_of() -> None:
 
 @dataclass(slots=True)
 class Recovery:
-    """A watch whose clock goes on by one step whenever something happens."""
+    """A watch whose clock moves by one step whenever something happens."""
 
     clock: ManualClock = field(default_factory=ManualClock)
     events: list[RecoveryPhaseReached] = field(default_factory=list)

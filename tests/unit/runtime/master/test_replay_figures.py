@@ -1,8 +1,8 @@
-"""How much is read again after a failure: the difference of two positions, whatever restarts do.
+"""The records to read again after a failure are the difference of two positions.
 
-A model of a run that dies again and again, and of drivers that follow each other, is held against
-the board and the watch: what they say is how far some attempt had come as far as its slots had said
-so, less what the point holds; and no rate says that more was read than was.
+The tests compare the board and the watch with a model of a run that fails again and again, and of
+successive drivers. The figure is the furthest position that the slots of any attempt have reported,
+less the position of the point. No rate may claim more records than were read.
 """
 
 import random
@@ -21,7 +21,7 @@ from tests.unit.runtime.fakes import ManualClock
 SPLITS = 6
 SLOTS = 3
 Positions = list[int]
-"""How many records of each split lie before it."""
+"""The number of records before the position in each split."""
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -39,7 +39,7 @@ def test_what_is_read_again_is_the_difference_of_two_positions(seed: int) -> Non
 
 @dataclass
 class World:
-    """`heard` is the furthest position that all slots of an attempt have told."""
+    """A model of a run; `heard` is the furthest position that all slots of an attempt reported."""
 
     rng: random.Random
     clock: ManualClock = field(default_factory=ManualClock)
@@ -99,7 +99,7 @@ class World:
         self._recover()
 
     def _lose_driver(self) -> None:
-        """What was heard and not reported is lost with it."""
+        """Replaces the driver; what it has heard and not yet reported is lost."""
         said = self.last_report.reached_records if self.last_report else 0
         self.heard = said or 0
         self._new_driver(self.heard)
@@ -107,7 +107,7 @@ class World:
         self._recover()
 
     def _recover(self) -> None:
-        """To the newest point, or, where that is damaged, to the one before it."""
+        """Goes back to the newest point, or to the one before it if the newest is damaged."""
         if len(self.points) > 1 and self.rng.random() < 0.2:
             self.points.pop()
         point = self.points[-1]
@@ -151,7 +151,7 @@ def test_at_most_once_nothing_is_read_again_and_nothing_has_to_be_caught_up_with
 
 
 def test_a_source_that_reads_in_batches_has_one_speed_over_ten_seconds() -> None:
-    """One sample flips between nothing and a whole batch; 60 records every other second are 30."""
+    """Single samples flip between 0 and a batch of 60; the mean is 30 records per second."""
     clock = ManualClock()
     board = MetricsBoard(clock, 1)  # type: ignore[arg-type]
     singles, means = [], []

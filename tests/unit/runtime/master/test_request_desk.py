@@ -1,4 +1,4 @@
-"""What a person asks for is heard, or the driver says that it cannot hear."""
+"""The driver takes up each request of a person, or says that it cannot read its inbox."""
 
 import queue
 from typing import TYPE_CHECKING, cast
@@ -17,7 +17,7 @@ COMMAND = Cancel(request_id=RequestId("a"), requested_by="ann", reason="enough")
 
 
 class Scripted:
-    """An inbox that holds one command, and is then away."""
+    """An inbox that has one command and then does not answer."""
 
     def __init__(self, error: Exception) -> None:
         self._looks = iter([[COMMAND], [COMMAND], error])

@@ -1,4 +1,4 @@
-"""Each strategy that can be set is the one that a run gets, with its own settings."""
+"""A run gets the restart strategy that is set, with that strategy's settings."""
 
 import pytest
 

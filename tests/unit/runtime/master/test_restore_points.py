@@ -1,4 +1,4 @@
-"""What a run may start from, and in which words anything else is refused."""
+"""The points that a run may start from, and the sentences that refuse all others."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -276,7 +276,7 @@ def test_a_driver_that_has_lost_the_run_sets_no_output_aside(tmp_path: Path) -> 
 
 
 class Chooser:
-    """A chooser over the run's own points as they lie on disk, and what it has reported."""
+    """A chooser over the run's own points on disk, and the events that it has reported."""
 
     def __init__(self, root: Path, restore_from: str | None = None, **asked: bool) -> None:
         self.events: list[Event] = []
@@ -301,7 +301,7 @@ def next_id(root: Path, *, triggered: int = 0, spec: RunSpec | None = None) -> C
 
 
 def publish(root: Path, location: str | Path, **changes: object) -> None:
-    """A complete point with ten records of state."""
+    """Publishes a complete point with ten records of state."""
     store = store_in(root)
     states = stored_keys(store, str(location), 0, 1, list(range(10)))
     operator = operator_of(states=states, counters={"records_read": 10})

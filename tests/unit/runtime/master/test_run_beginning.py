@@ -1,4 +1,4 @@
-"""What a run began with is found once, and stays so for every driver of the run."""
+"""The files and positions that a run begins with are found once, for all drivers of the run."""
 
 from pathlib import Path
 

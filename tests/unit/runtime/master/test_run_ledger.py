@@ -44,7 +44,7 @@ def test_an_attempt_goes_on_from_its_starting_point() -> None:
 
 
 def point(*offsets: int) -> Manifest:
-    """Subtask i has read that far in split i, and a sink of it was given SHARE."""
+    """Returns a point: subtask i has read split i up to its offset, and its sink got SHARE."""
     subtasks = [
         [
             operator_of(

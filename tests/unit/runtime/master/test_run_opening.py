@@ -1,4 +1,4 @@
-"""With what a driver that takes a run over has to end it. What drivers then do: test_stopping."""
+"""The point with which a driver that takes a run over must end it; see also test_stopping."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,10 +48,10 @@ def journal(tmp_path: Path) -> Iterator[JournalWriter]:
     [
         (StopStage.PUBLISHING, (OLDER,), False),
         (StopStage.PUBLISHING, (OLDER, LAST), True),
-        (StopStage.PUBLISHING, (LAST, NEWER), False),  # published late by a driver long replaced
+        (StopStage.PUBLISHING, (LAST, NEWER), False),  # published late, by a replaced driver
         (StopStage.PUBLISHING, (), False),
         (StopStage.PUBLISHED, (OLDER, LAST), True),
-        (StopStage.PUBLISHED, (OLDER,), True),  # which is refused, for the end was announced
+        (StopStage.PUBLISHED, (OLDER,), True),  # refused, as the end was announced
         (StopStage.GIVEN_UP, (OLDER, LAST), False),
     ],
 )
@@ -67,7 +67,7 @@ def test_a_point_ends_the_run_if_it_is_complete_and_nothing_came_after_it(
 def test_a_driver_knows_the_damage_that_the_newest_word_of_the_journal_names(
     tmp_path: Path,
 ) -> None:
-    """Also when the segment in which it was put down is deleted."""
+    """This is so even if the segment with the original event is deleted."""
     directory = RunDirectory.of(tmp_path, "flights", RunId("run-1"))
     with JournalWriter(
         directory, RunId("run-1"), SystemClock(), announce_nothing, segment_bytes=1
@@ -93,7 +93,7 @@ DECLINED = CheckpointFailureReason.CHECKPOINT_DECLINED
         ([("fail", 2, UNPUBLISHED)], [2]),
         ([("fail", 2, UNPUBLISHED), ("fail", 3, UNPUBLISHED)], [2, 3]),
         ([("fail", 2, UNPUBLISHED), ("stop", 3, StopStage.PUBLISHING)], [2]),
-        ([("stop", 2, StopStage.GIVEN_UP)], [2]),  # all that an older journal says of it
+        ([("stop", 2, StopStage.GIVEN_UP)], [2]),  # an older journal has nothing more
         ([("stop", 2, StopStage.PUBLISHED)], []),
         ([("fail", 2, DECLINED)], []),  # before anything was published
     ],

@@ -1,4 +1,4 @@
-"""The shared directory of a run on a real store: what is deleted, when, and by whose right."""
+"""The shared directory of a run on a real store: what is deleted, when, and by which driver."""
 
 import builtins
 import contextlib
@@ -33,7 +33,7 @@ ATTEMPT = Attempt(3)
 
 
 class Directory:
-    """A run's checkpoints, and the host of its shared files; deletes are waited for."""
+    """A run's checkpoints and the host of its shared files. It waits for each deletion."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -43,7 +43,7 @@ class Directory:
         self.host = self.started()
 
     def started(self, *points: int) -> SharedFilesHost:
-        """A driver's, that finds these points."""
+        """Returns the host of a driver that starts and finds these points."""
         found = [RetainedPoint(CheckpointId(n), self.location(n)) for n in points]
         return SharedFilesHost(
             self.store, str(self.root), self.executor, lambda _: self.owns_run, found
@@ -179,7 +179,7 @@ def test_a_claimed_point_leaves_what_its_neighbours_need(run: Directory) -> None
 def test_a_point_whose_manifest_cannot_be_read_keeps_its_files_until_it_goes(
     run: Directory, monkeypatch: pytest.MonkeyPatch, spoil: str
 ) -> None:
-    """One ESTALE while the driver starts."""
+    """A single error, such as ESTALE, while the driver starts is enough."""
     kept, other = run.written(1, "kept"), run.written(2, "other")
     run.publish(1, kept)
     run.publish(2, kept, other)
@@ -219,7 +219,7 @@ def test_where_not_every_point_can_be_read_a_claimed_one_leaves_its_files(
 
 @contextlib.contextmanager
 def spoiled(manifest: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whole again afterwards, unless it is deleted meanwhile."""
+    """Spoils the manifest, and restores it afterwards unless it was deleted meanwhile."""
     content, read = manifest.read_bytes(), builtins.open
 
     def silent(path: object, *args: Any, **options: Any) -> Any:

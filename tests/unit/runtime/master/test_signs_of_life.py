@@ -1,4 +1,4 @@
-"""A driver's signs of life: they move with its loop, and end when another driver has its run."""
+"""A driver's signs of life move with its loop, and end when another driver has its run."""
 
 import threading
 from collections.abc import Iterator

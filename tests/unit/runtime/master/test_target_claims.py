@@ -1,4 +1,4 @@
-"""Whose the targets are at each start of an attempt: taken once, upheld, never taken back."""
+"""Claims on targets: a run takes a target once, keeps it over restarts, and never takes it back."""
 
 from pathlib import Path
 
@@ -93,7 +93,7 @@ def test_a_start_that_died_between_two_targets_is_completed_by_the_next_driver(
 def test_a_start_that_died_before_its_target_heard_of_it_does_not_follow_another_run(
     tmp_path: Path,
 ) -> None:
-    """The claim was kept, and then a person started the pipeline elsewhere."""
+    """The driver stored its claim, and then a person started the pipeline elsewhere."""
     sink = HeldSink(held_by=OTHER)
     sink.is_away_to_hold = True
     with pytest.raises(Retryable):
@@ -128,7 +128,7 @@ def test_a_takeover_is_said_once_and_only_across_installations(tmp_path: Path) -
 
 
 class HeldSink(MemorySink):
-    """Whose target keeps its holder, and does not answer the first times."""
+    """A sink whose target keeps its holder and does not answer the first `failures` calls."""
 
     def __init__(self, held_by: Holder | None = None, failures: int = 0) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class HeldSink(MemorySink):
 
 
 class Claims:
-    """Of one run: each is of another driver, which holds the lease while it works."""
+    """The claims of one run. Each `hold` is by another driver, which has the lease meanwhile."""
 
     def __init__(self, root: Path) -> None:
         self.events: list[Event] = []

@@ -1,4 +1,4 @@
-"""Retained points are read again on schedule; a damaged one is reported, and no longer offered."""
+"""Retained points are read again on schedule; a damaged one is reported and not offered again."""
 
 import threading
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.unit.runtime.shared_points import shared_host
 
 INTERVAL_MS = 1_000
 WAIT_S = 60.0
-SHARED = "c1-a1-base"  # of the first two points
+SHARED = "c1-a1-base"  # the first two points refer to it
 POINTS = tuple(RetainedPoint(CheckpointId(n), f"/chk-{n}") for n in (1, 2, 3))
 
 
@@ -80,7 +80,7 @@ def test_a_point_that_was_mended_is_offered_again(verified: "Verified") -> None:
 def test_damage_to_a_shared_file_outlives_the_point_that_it_was_found_in(
     verified: "Verified",
 ) -> None:
-    """Reading takes longer than the point is kept; younger ones refer to the file as well."""
+    """The point is deleted while it is read, but newer points also refer to the file."""
     shared = Damage(SHARED, f"{SHARED} was altered.", is_shared=True)
     verified.store.damages["/chk-1"] = shared
     looked = verified.read()
@@ -231,7 +231,7 @@ def test_zero_turns_it_off() -> None:
 
 @dataclass(slots=True)
 class Damaged:
-    """A store of which only the damage is known."""
+    """A store that knows only which points are damaged."""
 
     damages: dict[str, Damage] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""What goes wrong beside the job master's thread is heard of on it."""
+"""The job master's thread hears of every error on its other threads."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What a slot reports of a failure decides whether the run goes back, or ends."""
+"""A slot's report of a failure decides if the run goes back to a point or ends."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A slot builds its pipeline from the code that the manifests of the run name, or not at all."""
+"""A slot builds its pipeline only from the code that the run's manifests name."""
 
 import sys
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ IN_SLOTS = SHOP.replace("Numbers(10)", "Numbers(ROWS)")
 
 @pytest.fixture(autouse=True)
 def own_process() -> Iterator[None]:
-    """A slot is a process of one run; this process goes on to other tests."""
+    """Unloads the code after each test: a slot serves one run, but this process runs more tests."""
     yield
     while loading._in_use:
         loading._in_use[-1]._leave({})
@@ -36,7 +36,7 @@ def test_a_slot_runs_the_package_that_was_sent(tmp_path: Path) -> None:
 def test_a_slot_does_not_run_an_installed_package_of_the_same_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the process that it was forked from has imported that package."""
+    """This is so even if the slot's parent process has imported that package."""
     folder = tmp_path / "installed" / "shipped_shop"
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()
@@ -77,14 +77,14 @@ def test_a_slot_without_the_package_says_so(
 
 
 def arrived(root: Path, rows: int) -> tuple[ShippedCode, Path]:
-    """A package, and the directory where the host has put its wheel."""
+    """Returns a package and the directory where the host put its wheel."""
     store = CodeStore(root / "jobs")
     code = store.add(shop_wheel(root, code=IN_SLOTS.replace("ROWS", str(rows))))
     return code, store.place_of(code)
 
 
 def rows_of(code: ShippedCode | None, packages: Path | None) -> int:
-    """How many rows the pipeline reads that a slot has built."""
+    """Returns the number of rows that the slot's pipeline reads."""
     settings = parse_settings({})
     message = Deploy(
         run_id=RunId("run-1"),

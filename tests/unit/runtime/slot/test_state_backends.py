@@ -1,4 +1,4 @@
-"""The backend that the settings ask for, and what it leaves on this machine."""
+"""The state backend that the settings ask for, and the files it leaves on this machine."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""When a slot may no longer believe that its attempt is the current one."""
+"""The vigil: when a slot may no longer assume that its attempt is the current one."""
 
 import queue
 

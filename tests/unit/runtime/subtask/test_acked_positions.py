@@ -1,4 +1,4 @@
-"""In mode ACKED a cut counts as many records as lie before its position: as read, and as acked."""
+"""In mode ACKED, the counters of a cut match the records before its position, read and acked."""
 
 import random
 from collections import deque
@@ -21,7 +21,7 @@ TOTAL = 60
 
 
 class Verdicts:
-    """What the ackers say, in the order in which the test says it."""
+    """The ackers' messages, in the order that the test chooses."""
 
     def __init__(self) -> None:
         self.said: deque[Records] = deque()

@@ -1,4 +1,4 @@
-"""Mode ACKED, all parts of it together: nothing is lost, and every message is counted."""
+"""Mode ACKED with all its parts: no record is lost, and every message is counted."""
 
 from collections import Counter
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_a_source_is_over_only_when_all_of_it_is_processed(tmp_path: Path) -> No
 def test_an_operator_that_does_not_know_its_rows_is_waited_for_with_all_it_made(
     tmp_path: Path,
 ) -> None:
-    """Each record is followed into both parts of what its batch became."""
+    """The ackers follow each record into both parts of its batch's output."""
     topology = Topology(tmp_path, KEYS, parallelism=2)
 
     topology.run_out()
@@ -211,7 +211,7 @@ def test_no_checkpoint_holds_state(tmp_path: Path) -> None:
 
 
 def test_a_sink_that_fails_ends_the_attempt(tmp_path: Path) -> None:
-    """What it took before may be gone, though it was acked: only a recovery brings it back."""
+    """The sink may have lost acked records; only a recovery reads them again."""
 
     class Broken(MemorySink):
         def write(self, batch: pa.RecordBatch) -> None:

@@ -1,4 +1,4 @@
-"""More is held back than the cap allows: wait and say so, overtake, or give up."""
+"""An alignment that holds back more than the cap allows: wait and report, overtake, or abort."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -171,7 +171,7 @@ def capped(root: Path, action: CapAction) -> JoiningSubtask:
 
 
 def held_back(host: JoiningSubtask, batches: int, mark: Barrier | None = None) -> None:
-    """So many batches wait behind the barrier of the left side."""
+    """Lets this many batches wait behind the barrier of the left side."""
     host.inputs[LEFT].send(mark or barrier(1))
     host.consume()
     for _ in range(batches):

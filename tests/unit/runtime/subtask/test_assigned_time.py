@@ -1,4 +1,4 @@
-"""A chain with an operator that assigns event time: which node sees which, and what is kept."""
+"""An operator that assigns event time: which nodes see which time, and what a snapshot keeps."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ BARRIER = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0)
 
 
 class Watching(Operator):
-    """Passes records on, and remembers the watermarks that it has seen."""
+    """Passes records on and remembers the watermarks that it has seen."""
 
     def __init__(self, seen: list[int]) -> None:
         self._seen = seen
@@ -125,7 +125,7 @@ def test_other_marks_go_to_everybody_and_event_time_that_is_sent_again_does_not(
 
 
 def test_a_snapshot_keeps_the_assigned_time_and_a_restore_sends_it_again(tmp_path: Path) -> None:
-    """Also if nothing new comes: the watermark may have been in flight at the cut."""
+    """It does so even without new records, as the watermark may have been in flight at the cut."""
     first = Line()
     first.chain.emit_from_source(batch_of([(1, 7), (2, 9)]))
     point = point_of(tmp_path, first, watermark_ms=3)

@@ -1,4 +1,4 @@
-"""An author's exception shows their frames, and the record only where the settings say so."""
+"""An author's exception shows the author's frames, and the record only if the settings allow it."""
 
 from collections.abc import Callable
 

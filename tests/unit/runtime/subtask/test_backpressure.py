@@ -1,4 +1,4 @@
-"""A subtask whose output is full: it takes no input, and it goes on living."""
+"""A subtask whose output is full takes no input, but still answers barriers."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A subtask declines by Flink's name what the stream itself has ended: newer barriers, markers."""
+"""A subtask declines, with Flink's reason, a checkpoint that a newer barrier or a marker ended."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def test_a_newer_barrier_that_ends_an_alignment_is_reported(
 
     host.inputs[LEFT].send(barrier(ONE))
     host.consume()
-    host.inputs[RIGHT].send(barrier(TWO))  # upstream had given 1 up before it had its barrier
+    host.inputs[RIGHT].send(barrier(TWO))  # upstream gave up 1 before its barrier
     host.inputs[LEFT].send(barrier(TWO))
     host.consume()
 

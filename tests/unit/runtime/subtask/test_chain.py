@@ -1,4 +1,4 @@
-"""The calls inside a subtask: main and side outputs go their own ways, and a sink may be a head."""
+"""The calls in a subtask: main and side outputs have separate readers; a sink can be a head."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def test_a_side_output_reaches_its_readers_and_the_main_output_its_own() -> None
 
 
 def test_counters_can_be_read_while_an_operator_counts_something_new() -> None:
-    """A sampler reads them on a thread of its own, and a slot without samples looks idle."""
+    """A sampler reads them on its own thread, and a slot without samples looks idle."""
     env = Environment()
     env.source(ListSource([]), uid="in").sink(MemorySink(), uid="out")
     chain = chain_of(env.build(), "in")
@@ -118,7 +118,7 @@ def test_what_a_sink_is_given_is_counted_and_digested_where_that_is_of_use(
 
 
 class OddOnes(Operator):
-    """Even keys go on, odd ones to the side."""
+    """Emits even keys on the main output and odd ones on a side output."""
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         return inputs[0]
@@ -173,7 +173,7 @@ OF_PARTS = [
     ("through", "found"),
     [
         ("source", [OF_PARTS[1].at_offset(21)]),  # row 1 of that part is that record
-        ("operator", [OF_PARTS[1]]),  # which may have been given other rows than the source's
+        ("operator", [OF_PARTS[1]]),  # its rows may not be the source's
     ],
 )
 def test_a_failure_in_a_joined_batch_is_that_of_the_part_that_has_the_row(

@@ -1,4 +1,4 @@
-"""Functions bring their state up to date before a cut, and are told what becomes of it."""
+"""Functions update their state before a cut, and hear the outcome of its checkpoint."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ Told = list[tuple[str, int]]
 
 
 class Hooked:
-    """What a function does at its hooks, whatever its flavour."""
+    """A function of any kind that passes each hook to `at`."""
 
     def initialize_state(self, _: object) -> None:
         self.at("initialize_state", 0)
@@ -53,12 +53,12 @@ class Hooked:
 
 
 class Gathering(Hooked):
-    """What it has gathered is in its state only when a checkpoint asks for it."""
+    """A function that puts what it has gathered into its state only at a checkpoint."""
 
     kept: OperatorListState
 
     def __init__(self, told: Told) -> None:
-        self._tell = told.append  # of the test's list, also in a copy
+        self._tell = told.append  # a copy also appends to the test's list
         self.gathered: list[int] = []
 
     def open(self, context: ProcessContext | RuntimeContext) -> None:
@@ -231,6 +231,6 @@ def cut(host: JoiningSubtask, number: int) -> None:
 
 
 def consume(host: JoiningSubtask) -> None:
-    """Mail and input, as long as there is some."""
+    """Lets the subtask handle mail and input until none is left."""
     while host.subtask.step() is Step.WORKED:
         continue

@@ -1,4 +1,4 @@
-"""A wall clock that is set, an hour back or forth: nothing expires, waits or looks negative."""
+"""A wall clock set back or forward an hour makes nothing expire, wait or look negative."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ STEPS = pytest.mark.parametrize("step_ms", [-HOUR_MS, HOUR_MS])
 
 @dataclass(slots=True)
 class SetClock(ManualClock):
-    """The wall clock is set; the monotonic one goes on."""
+    """A clock whose wall time is off by `step_ms`, and whose monotonic time is not."""
 
     step_ms: int = 0
 

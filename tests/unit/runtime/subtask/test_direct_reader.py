@@ -1,4 +1,4 @@
-"""What a source subtask hands out, where its position stands, and what its watermark promises."""
+"""A source subtask's reader: its records, its position, and the promise of its watermark."""
 
 import random
 from collections import Counter
@@ -361,7 +361,7 @@ def random_source(chance: random.Random) -> ListSource:
 
 
 def disordered_source(chance: random.Random) -> ListSource:
-    """Records up to an hour out of order within a split, and splits an hour apart."""
+    """A source with records up to an hour out of order in a split, and splits an hour apart."""
     splits, start_ms = [], 0
     for _ in range(3):
         times = [start_ms + i * 900_000 for i in range(chance.randint(1, 9))]
@@ -371,7 +371,7 @@ def disordered_source(chance: random.Random) -> ListSource:
 
 
 def records_before(source: ListSource, positions: Json) -> int:
-    """How many records of the sequence of all splits lie before one subtask's position."""
+    """Returns how many records, over all splits in order, lie before one subtask's position."""
     split, offset = SplitPositions.from_json(positions).current()
     return sum(len(records) for records in source.splits[:split]) + offset
 

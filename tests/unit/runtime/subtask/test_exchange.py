@@ -1,4 +1,4 @@
-"""Exchanges: every record goes where its kind of edge says, once, and marks go to all."""
+"""Exchanges send each record where the kind of edge says, once, and marks to every subtask."""
 
 import random
 

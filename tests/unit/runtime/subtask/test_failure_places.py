@@ -1,9 +1,10 @@
-"""Whatever an author's function raises, the sentence names operator, subtask, split and offsets.
+"""If an author's function raises, the message names operator, subtask, split and offsets.
 
-One record, where a function of rows sees them as the source gave them; else the batch in work. A
-timer is named by its key and its time, other work that time brings (a window) by that time: the
-records that moved event time on are not at fault. And nothing is named where nothing is in work. A
-key is a column, so there is no function of keys; joins and aggregates of columns have none either.
+It names one record where a function of rows gets the source's own rows, and otherwise the batch in
+work. It names a timer by its key and time, and other work that time triggers (a window) by that
+time, because the records that moved event time on are not at fault. Without a batch in work, it
+names no record. A key is a column, so there is no function of keys. Joins and aggregates of columns
+have no function either.
 """
 
 from collections.abc import Callable, Iterator
@@ -221,7 +222,7 @@ CASES: dict[str, tuple[Build, str]] = {
     "sink, committing": (lambda s: s.sink(FailingSink(fails_in="commit"), uid="f"), NO_RECORD),
 }
 
-AT_ANOTHER_TIME = ("sink, writing",)  # it may have buffered what it fails on now
+AT_ANOTHER_TIME = ("sink, writing",)  # the bad record may have been buffered before
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -268,7 +269,7 @@ def test_a_timer_that_fails_says_nothing_of_the_batch_that_moved_event_time_on()
 
 
 class Torn(ListSource):
-    """Its second batch cannot be read."""
+    """A source whose second batch cannot be read."""
 
     def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
         yield batch_of(self.splits[index][:2])
@@ -315,7 +316,7 @@ def read_all(host: ReadingSubtask) -> None:
 
 
 def use(env: Environment) -> None:
-    """All that a subtask does to its chain, until something fails."""
+    """Makes every call that a subtask makes to its chain, until one fails."""
     pipeline = env.build()
     vertex = next(v for v in pipeline.graph.vertices if "f" in v.nodes)
     place = ChainPlace(RunId("run-1"), Attempt(1), vertex, 1, 2, MAX_PARALLELISM)
@@ -342,12 +343,12 @@ def use(env: Environment) -> None:
 
 
 def whole_backend(groups: object, max_parallelism: int) -> HashMapBackend:
-    """A backend for the keys of all subtasks."""
+    """Returns a backend for the keys of all subtasks."""
     return HashMapBackend(KeyGroupRange(0, max_parallelism - 1), max_parallelism)
 
 
 def sentence(error: OperatorFailed, vertex: str, subtask: int = 1) -> str:
-    """What people read, made as a slot and the driver make it."""
+    """Returns the message that people read, built as a slot and the driver build it."""
     message = Failed(
         vertex=Uid(vertex),
         subtask=subtask,

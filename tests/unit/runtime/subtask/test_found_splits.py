@@ -1,4 +1,4 @@
-"""Splits found while running: each is read once, in any subtask, and gaps move no position."""
+"""Splits found while running: some subtask reads each once, and gaps move no position."""
 
 import random
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def test_a_split_that_appears_is_found_after_the_interval_and_not_before() -> No
     clock.now_ms += 999.0
     assert drained(reader) == []
     clock.now_ms += 1.0
-    assert drained(reader) == []  # it looks now, beside the reading
+    assert drained(reader) == []  # it looks for splits now, while it reads
     assert drained(reader) == [7]
 
 
@@ -151,7 +151,7 @@ def test_a_cut_before_the_first_look_leaves_the_author_s_choice_open() -> None:
 
 
 def test_a_split_that_appears_before_all_subtasks_have_looked_is_read_from_its_beginning() -> None:
-    """To begin with the newest holds for what the one that has not looked owns, and for no more."""
+    """Only the splits of the subtask that has not looked yet begin at their newest record."""
     source = GrowingLog({"a": [(0, 1, 1)], "b": [(0, 2, 2)]}, starts_at_the_end=True)
     has_not, has_looked = (reader_of(source, ManualClock(), (), i, 2) for i in range(2))
     assert drained(has_looked) == []
@@ -165,7 +165,7 @@ def test_a_split_that_appears_before_all_subtasks_have_looked_is_read_from_its_b
 
 
 def test_all_subtasks_begin_where_the_driver_has_looked() -> None:
-    """Whenever they look, and again after a failure before the first checkpoint."""
+    """They do so whenever they look, and again after a failure before the first checkpoint."""
     logs = {name: [(0, ord(name), 0)] for name in "abcd"}
     source = GrowingLog(logs, starts_at_the_end=True, concurrent_splits=9)
     beginning = source.find(frozenset(), is_start=True)
@@ -241,7 +241,7 @@ def test_a_name_that_stands_for_another_split_is_noticed_at_the_next_cut() -> No
     source = NamedAgainLog({"a": [(0, 0, 0)]}, versions={"a": "first"})
     reader = reader_of(source, ManualClock())
     assert drained(reader) == [0]
-    assert split_of(reader).version is None  # as of a point that knows no versions
+    assert split_of(reader).version is None  # as in a point without versions
 
     reader.confirm()
     assert split_of(reader).version == "first"
@@ -269,7 +269,7 @@ def test_what_cannot_be_asked_at_a_cut_is_asked_at_the_next_even_if_it_has_ended
 def test_a_file_that_appears_late_under_any_name_is_read_once_though_the_finished_are_packed(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against a plain set of all names; names and order are of no kind."""
+    """Every record is read once, although names are random and appear in any order."""
     monkeypatch.setattr(found_splits, "PACK_NAMES", 3)
     monkeypatch.setattr(split_progress, "PACK_NAMES", 3)
     chance = random.Random(seed)
@@ -298,7 +298,7 @@ def test_a_file_that_appears_late_under_any_name_is_read_once_though_the_finishe
         assert len(known) == len(set(known))
     for subtask in range(2):
         reader = reader_of(source, clock, restored, subtask, 2)
-        for _ in range(len(source.logs) + 1):  # an empty file leaves nothing to read for a moment
+        for _ in range(len(source.logs) + 1):  # an empty file ends a round early
             read += drained(reader)
 
     assert sorted(read) == sorted(key for log in source.logs.values() for _, key, _ in log)
@@ -308,7 +308,7 @@ def test_a_file_that_appears_late_under_any_name_is_read_once_though_the_finishe
 def test_a_million_finished_files_fit_into_a_message_and_cost_a_checkpoint_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Names with a random part, as Spark's have it, are the ones that pack the worst."""
+    """Names with a random part, like those of Spark, pack the worst."""
     chance = random.Random(7)
     names = (f"part-{n:08}-{chance.randbytes(16).hex()}.parquet" for n in range(1_000_000))
     stored = NamedPositions((), True, tuple(split_progress.packs_of(list(names)))).to_json()
@@ -341,7 +341,7 @@ def test_positions_hold_so_many_unread_splits_and_all_are_read_in_order(
 
     assert len(unread) == 4
     assert keys_of(first) + after == keys_of(first) + drained(reader) == list(range(20))
-    assert len(NamedPositions.from_json(whole.positions()).splits) == 20  # it finds no others later
+    assert len(NamedPositions.from_json(whole.positions()).splits) == 20  # it finds no more later
 
 
 def test_a_split_whose_end_the_source_must_know_is_not_packed(

@@ -1,4 +1,4 @@
-"""A subtask behind a gate: what its snapshots hold, what waits meanwhile, and when it ends."""
+"""A subtask behind a gate: its snapshots, the records that wait meanwhile, and its end."""
 
 import random
 import traceback
@@ -461,7 +461,7 @@ def test_a_snapshot_that_cannot_be_written_declines_the_checkpoint_and_nothing_e
 
 
 def random_stream(chance: random.Random, first_key: int) -> list[Element]:
-    """Batches of 1 to 3 records with distinct keys, and the barriers 1, 2 and 3 among them."""
+    """Returns batches of 1 to 3 records with distinct keys, and barriers 1, 2 and 3 among them."""
     elements: list[Element] = []
     key = first_key
     for checkpoint_id in (1, 2, 3, None):

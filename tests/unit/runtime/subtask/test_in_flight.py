@@ -1,4 +1,4 @@
-"""Records in flight at another parallelism: every one of them once, to its owner, in order."""
+"""In-flight records at another parallelism reach their owner once and in order."""
 
 import random
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ MAX_PARALLELISM = 16
 def test_each_keyed_record_goes_once_to_its_new_owner_and_keeps_its_place(
     seed: int, old: int, new: int, run: int | None
 ) -> None:
-    """`run`: the parallelism of the run that cut the point, if the reader had its own."""
+    """`run` is the parallelism of the run that cut the point, if the reader had its own."""
     stored = Stored(random.Random(seed), old, run)
 
     taken = {subtask: stored.share(EdgeKind.HASH, subtask, new) for subtask in range(new)}
@@ -99,8 +99,8 @@ class Stored:
     """A point with records in flight between two vertices; a place is (key, number)."""
 
     rng: random.Random
-    parallelism: int  # of the reader
-    run_parallelism: int | None = None  # None: the same
+    parallelism: int  # the reader's
+    run_parallelism: int | None = None  # None means the same
     files: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
     channels: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Functions see what was restored before the first record: a cut in between finds it in order."""
+"""Functions see restored state before the first record, so a cut in between finds it in order."""
 
 import pyarrow as pa
 import pytest
@@ -73,7 +73,7 @@ def chain_of(
     subtask: int,
     parallelism: int,
 ) -> OperatorChain:
-    """One subtask, to which the elements of all were restored."""
+    """Returns one subtask's chain, with the elements of all subtasks restored."""
     env = Environment()
     keyed = env.source(ListSource([]), uid="in").key_by("key")
     keyed.process(function, SCHEMA, uid="function").sink(MemorySink(), uid="out")
@@ -96,7 +96,7 @@ def chain_of(
 
 
 def held_by(chain: OperatorChain) -> list[pa.RecordBatch]:
-    """In a cut that is taken now."""
+    """Returns the batches of the list in a cut taken now."""
     (shared,) = chain.head_context().operator_state.cut()
     return list(shared.batches)
 

@@ -1,5 +1,7 @@
-"""Sampling of keys: the hot ones are named, an even spread is not, and values stay where they are
-unless the settings show records."""
+"""Sampling of keys: hot keys are named, an even spread is not.
+
+Key values leave the slot only if the settings show records.
+"""
 
 import random
 

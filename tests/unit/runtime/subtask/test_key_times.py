@@ -1,4 +1,4 @@
-"""Event time by key group passes through cuts as it is, until the watermark has passed it."""
+"""Event time by key group survives cuts unchanged, until the watermark has passed it."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""How a subtask's time is accounted for: all of it, once, and while a wait still goes on."""
+"""A subtask's time: every millisecond is counted once, even during a wait."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What an exception of an operator is taken for: the world's, a person's, or the record's."""
+"""The cause that an operator's exception points to: the world, a person, or the record."""
 
 import pytest
 

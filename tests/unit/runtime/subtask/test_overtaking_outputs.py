@@ -1,4 +1,4 @@
-"""A barrier and what waits at the writer: overtaken at once, in time, or not at all."""
+"""A barrier overtakes the records that wait at the writer at once, in time, or not at all."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -97,7 +97,7 @@ def test_a_checkpoint_given_up_while_it_waits_at_the_writer_is_not_acknowledged(
 
 
 def full_writer(root: Path, options: object) -> tuple[ReadingSubtask, Gate]:
-    """Three records were sent; the channel has taken one and has no credit for the others."""
+    """Returns a writer of three records whose channel took one and has no credit for the rest."""
     gate, output = Gate([CHANNEL], capacity_bytes=1), LocalOutput(CHANNEL)
     output.on_gate(gate)
     host = ReadingSubtask(

@@ -1,4 +1,4 @@
-"""Processing-time timers of a subtask: fired by its own thread, between two elements, not after."""
+"""The subtask's own thread fires processing-time timers between elements, never after the end."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -121,7 +121,7 @@ def subtask(root: Path) -> JoiningSubtask:
 
 
 def run(host: JoiningSubtask, *script: object) -> None:
-    """Until the script has ended and the subtask would wait for ever."""
+    """Runs until the script has ended and the subtask would wait for ever."""
     host.run(*script)  # type: ignore[arg-type]
     failures = host.reporter.failures
     with pytest.raises(WaitsForEver):

@@ -1,4 +1,4 @@
-"""What a source sets aside becomes visible with the cut that has its position behind it."""
+"""A quarantined record becomes visible with the first cut whose position is behind the record."""
 
 import json
 from pathlib import Path
@@ -139,7 +139,7 @@ def test_a_slot_can_be_told_of_as_many_records_as_a_run_may_set_aside() -> None:
 
 
 class SourceAttempt:
-    """The source's subtask in one attempt: chain, quarantine and reader, no thread."""
+    """The source's subtask in one attempt: chain, quarantine and reader, but no thread."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A sink that cannot prepare for now: the checkpoint is declined, and its records come later."""
+"""If a sink cannot prepare now, the checkpoint is declined and a later one has its records."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_what_was_refused_is_part_of_the_next_checkpoint(
 
 
 def deliver(host: JoiningSubtask, *, key: int, checkpoint_id: int) -> None:
-    """One record, and the barrier behind it on both inputs."""
+    """Sends one record, then the barrier on both inputs."""
     host.inputs[LEFT].send(Records(batch_of([(key, 0)])))
     host.consume()
     for side in (LEFT, RIGHT):

@@ -1,4 +1,4 @@
-"""What was set aside comes before what is new, once, and has no part in event time."""
+"""Quarantined records come once, before new ones, and do not affect event time."""
 
 import json
 import random
@@ -52,7 +52,7 @@ def isolated(first: int, last: int) -> IsolatedRange:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Two files of another run, the records of which are old."""
+    """A quarantine with two files of another run, whose records are old."""
     directory = tmp_path / NUMBERS
     directory.mkdir()
     for number, keys in enumerate((AGAIN[:3], AGAIN[3:])):
@@ -87,7 +87,7 @@ def test_the_quarantine_comes_first_and_event_time_is_the_sources(home: Path) ->
 
 
 def test_the_source_waits_while_its_quarantine_has_nothing_at_the_moment() -> None:
-    """Else it would end event time before the rest of the quarantine is there."""
+    """Otherwise the source would end event time before the rest of the quarantine arrives."""
     silent = ListSource([[(9, 0)]], silent={0})
     quarantine = DirectReader(
         source=silent,

@@ -1,4 +1,4 @@
-"""At most once: what is handed out is never read again, whenever the attempt dies."""
+"""At most once: a record that was handed out is never read again, whenever the attempt dies."""
 
 import random
 from typing import Any, cast
@@ -37,7 +37,7 @@ def test_nothing_comes_out_twice_whenever_the_attempt_dies(seed: int) -> None:
             if fate < 0.2:
                 reader.on_aborted(CheckpointId(number))
             elif fate < 0.8:
-                stored = reserved  # durable; the news of it may or may not arrive
+                stored = reserved  # durable; the notice may or may not arrive
                 if chance.random() < 0.8:
                     reader.on_completed(CheckpointId(number))
         else:
@@ -280,7 +280,7 @@ def reader_from(stored: Json, ahead_bytes_max: int = 1 << 20) -> ReservingReader
 
 
 class OneAtATime:
-    """A source that has a record now and then: nothing between two of them."""
+    """A reader that gives a batch only every second time."""
 
     def __init__(self, reader: DirectReader) -> None:
         self._reader = reader

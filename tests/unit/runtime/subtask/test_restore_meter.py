@@ -1,4 +1,4 @@
-"""How far a restore is: every expected file counts once, and whatever is read moves the meter."""
+"""The progress of a restore: each expected file counts once, and every read moves the meter."""
 
 from collections.abc import Iterator
 from pathlib import Path

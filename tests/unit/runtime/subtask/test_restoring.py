@@ -1,4 +1,4 @@
-"""How a checkpoint is dealt to the subtasks of an attempt, at the same or another parallelism."""
+"""A restore divides a checkpoint among the subtasks, at the same or another parallelism."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_every_key_goes_to_the_owner_of_its_key_group_and_to_nobody_else(
 def test_operator_state_is_dealt_given_to_all_or_the_same_everywhere(
     old: int, new: int, of_run: int | None, tmp_path: Path
 ) -> None:
-    """`of_run`: the parallelism of the run that cut the point, if the operator had its own."""
+    """`of_run` is the parallelism of the run that cut the point, if the operator had its own."""
     location = str(tmp_path / "chk-1")
     store = store_in(tmp_path)
     operators = [
@@ -169,7 +169,7 @@ def test_event_time_goes_on_from_the_earliest_and_is_unknown_if_it_was_for_one(
 def test_every_subtask_learns_how_far_event_time_had_come_for_each_key_group(
     of_run: int | None, tmp_path: Path
 ) -> None:
-    further = [(0, 31, 40), (32, 63, 30)]  # a cut that was itself taken soon after a restore
+    further = [(0, 31, 40), (32, 63, 30)]  # from a cut taken soon after a restore
     operators = [
         [operator_of(watermark_ms=30, key_times_ms=further)],
         [operator_of(watermark_ms=10)],
@@ -236,7 +236,7 @@ def share_of(point: RestorePoint, subtask: int, parallelism: int) -> RestoredOpe
 
 
 def keys_held(point: RestorePoint, subtask: int, parallelism: int) -> list[int]:
-    """The keys of a backend that was restored from its share, sorted."""
+    """Returns the sorted keys of a backend that was restored from its share."""
     groups = range_of(subtask, parallelism, MAX_PARALLELISM)
     backend = HashMapBackend(groups, MAX_PARALLELISM)
     backend.batch_list(SEEN)
@@ -246,7 +246,7 @@ def keys_held(point: RestorePoint, subtask: int, parallelism: int) -> list[int]:
 
 
 def keys_kept(root: Path, subtask: int, parallelism: int) -> list[int]:
-    """The keys of a subtask that was there from the start, sorted."""
+    """Returns the sorted keys of a subtask that ran from the start."""
     store, location = store_in(root), str(root / f"chk-{subtask + 1}")
     handles = stored_keys(store, location, subtask, parallelism, KEYS)
     files = [store.read_batches(location, handle.file) for handle in handles]
@@ -279,7 +279,7 @@ def operator_states() -> Declared:
 def stored_operator_states(
     store: FileSystemCheckpointStore, location: str, subtask: int
 ) -> list[StateHandle]:
-    """The lists of subtask n have 3 n elements, in several batches; the map is the same."""
+    """Stores lists of 3 n elements, in several batches, for subtask n; all have the same map."""
     states = operator_states()
     for number in range(subtask * 3):
         for state in (states.split, states.union):
@@ -305,7 +305,7 @@ def stored(
 
 
 def manifest_at(of_run: int | None, operators: list[list[OperatorSnapshot]]) -> Manifest:
-    """None: the operator had the parallelism of the run."""
+    """`of_run` None means that the operator had the parallelism of the run."""
     if of_run is None:
         return manifest_of(operators)
     return manifest_of(operators, parallelism=of_run, parallelisms={BOTH: len(operators)})

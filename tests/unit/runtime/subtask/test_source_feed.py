@@ -1,4 +1,4 @@
-"""A source's subtask: barriers cut between its batches, and it ends only by a final checkpoint."""
+"""A source's subtask: barriers cut between batches, and only a final checkpoint ends it."""
 
 from datetime import timedelta
 from pathlib import Path

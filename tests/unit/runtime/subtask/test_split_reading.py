@@ -1,4 +1,4 @@
-"""One open split: what is held for its time keeps its offsets, and offsets only ascend."""
+"""One open split: records held for their time keep their offsets, and offsets only ascend."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Every record of a screened split is handed on or quarantined, and the position knows it."""
+"""Every record of a screened split is handed on or quarantined, and the position passes both."""
 
 import json
 import random
@@ -36,7 +36,7 @@ class KeptRows:
 
 @dataclass(slots=True)
 class TornSource(ListSource):
-    """Some of its records cannot be read."""
+    """A source that cannot read some of its records."""
 
     torn: frozenset[int] = frozenset()
 
@@ -114,7 +114,7 @@ def test_batches_are_cut_at_the_borders_of_every_part() -> None:
 
 
 def test_in_a_log_with_gaps_a_part_ends_behind_its_last_record() -> None:
-    """Else it would be in work together with offsets that have no record."""
+    """Otherwise the record would be in work together with offsets that have no record."""
     held = KeptRows()
     screen = SplitScreen(
         IN, SCHEMA, Isolation(poison=[poison(7)], ranges=[isolated(3, 9, 1)]), held

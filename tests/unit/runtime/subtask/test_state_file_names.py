@@ -1,4 +1,4 @@
-"""Files of states, segments and records in flight: no two of them share a name, and so a file."""
+"""No two states, segments or in-flight records share a file name, and so a file."""
 
 import random
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def test_states_whose_names_meet_at_a_hyphen_have_a_file_each(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_two_parts_of_a_checkpoint_share_a_name(tmp_path: Path, seed: int) -> None:
-    """Every way to read one row of words as an operator, a subtask and a state."""
+    """The parts are all readings of one row of words as operator, subtask and state."""
     rng = random.Random(seed)
     store, location = store_in(tmp_path), str(tmp_path / "chk-1")
     words = ["count", *(rng.choice(WORDS) for _ in range(6)), "0", "1", "total"]

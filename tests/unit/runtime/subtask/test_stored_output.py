@@ -1,4 +1,4 @@
-"""Output that waits for its completion: segments are files of the snapshot, dealt whole."""
+"""Output that waits for its checkpoint: segments are files of the snapshot, dealt out whole."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,7 +24,7 @@ from tests.unit.runtime.points import RUN, manifest_of, operator_of, store_in
 SINK = Uid("both")
 
 Dealt = tuple[int, object, list[int]]
-"""Checkpoint, marker and records of a segment."""
+"""The checkpoint, marker and records of a segment."""
 
 
 @pytest.mark.parametrize(("old", "new"), [(1, 1), (1, 3), (2, 3), (3, 2), (4, 1)])
@@ -102,7 +102,7 @@ def by_marker(
 def point_with(
     root: Path, segments: list[list[tuple[int, int]]]
 ) -> tuple[RestorePoint, list[SegmentHandle]]:
-    """`segments` holds checkpoint and rows, for each subtask."""
+    """`segments` has (checkpoint, rows) pairs for each subtask."""
     store, location = store_in(root), str(root / "chk-1")
     snapshots = [
         written(store, location, subtask, prepared_for(subtask, mine))
@@ -121,7 +121,7 @@ def prepared_for(subtask: int, segments: list[tuple[int, int]]) -> tuple[Prepare
 
 
 def segment(subtask: int, before: int, rows: int) -> Segment:
-    """In two batches."""
+    """Returns a segment in two batches."""
     numbers = pa.record_batch({"x": pa.array(range(rows), pa.int64())})
     batches = [numbers.slice(0, 2), numbers.slice(2)]
     return Segment({"of": subtask, "before": before}, rows, batches)

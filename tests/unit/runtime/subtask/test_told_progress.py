@@ -1,4 +1,4 @@
-"""What others are told of a source's progress: completed checkpoints, and nothing waits for it."""
+"""A source tells other systems only completed checkpoints, and nothing waits for that."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

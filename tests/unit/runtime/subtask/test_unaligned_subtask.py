@@ -1,4 +1,4 @@
-"""A subtask whose barriers overtake: state and records in flight are together what came before."""
+"""Overtaking barriers: state and in-flight records together are the records before the barrier."""
 
 import random
 from dataclasses import replace
@@ -240,7 +240,7 @@ def overtaking(number: int) -> Barrier:
 
 
 def stamped(element: Element, host: JoiningSubtask) -> Element:
-    """Triggered now."""
+    """Returns the element; a barrier gets the present time as its trigger time."""
     if not isinstance(element, Barrier):
         return element
     return Barrier(
@@ -251,7 +251,7 @@ def stamped(element: Element, host: JoiningSubtask) -> Element:
 
 
 def may_be_sent(element: Element, host: JoiningSubtask) -> bool:
-    """One checkpoint at a time: the next one is triggered when this one is acknowledged."""
+    """One checkpoint at a time: the next is triggered once the subtask acknowledged this one."""
     if not isinstance(element, Barrier) or element.checkpoint_id == 1:
         return True
     return element.checkpoint_id - 1 in host.reporter.snapshots

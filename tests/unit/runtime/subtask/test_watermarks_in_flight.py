@@ -1,7 +1,7 @@
-"""A watermark that a barrier overtakes is not kept, and nothing is lost by that.
+"""A snapshot does not keep a watermark that its barrier overtakes, and nothing is lost by that.
 
-Its sender sends it again when it begins, so that what it had made due becomes due. It may come
-behind records that it went before: that can only make fewer of them late.
+The sender sends the watermark again when it starts, so that the same windows become due. The
+watermark may then come after records that it preceded. That can only make fewer of them late.
 """
 
 from pathlib import Path
@@ -40,7 +40,7 @@ BARRIER = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, overtakes=True)
 def test_what_a_watermark_under_way_at_the_cut_made_due_is_due_after_a_restore(
     tmp_path: Path, behind: list[tuple[int, int]]
 ) -> None:
-    """Nothing new comes: the source is silent from then on."""
+    """The source sends nothing new after the restore."""
     first = Line(tmp_path)
     first.source.send(Records(batch_of([(1, 3)])))
     first.source.send(Watermark(9))
@@ -112,7 +112,7 @@ class Stage:
 
 
 class Line:
-    """A vertex that passes on, and one with windows behind it."""
+    """A vertex that passes records on, and a vertex with windows behind it."""
 
     def __init__(self, root: Path, point: RestorePoint | None = None) -> None:
         self._root = root

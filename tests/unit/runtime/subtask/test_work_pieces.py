@@ -1,4 +1,4 @@
-"""A batch that would take too long is handled in pieces; what comes of it stays the same."""
+"""A batch that would take too long is handled in pieces, with the same result."""
 
 import random
 from pathlib import Path
@@ -31,7 +31,7 @@ ROWS = 8_192
 def handle(
     pieces: WorkPieces, clock: ManualClock, rows: int, ms_per_row: float, port: int = 0
 ) -> list[float]:
-    """How long the reader is at work on each piece of a batch."""
+    """Returns the time that the reader works on each piece of a batch, in ms."""
     times_ms = []
     for piece in pieces.of(Process(port, rows_of(rows))):
         pieces.begin(piece)
@@ -54,7 +54,7 @@ def test_after_one_batch_no_piece_takes_longer_than_the_longest_time() -> None:
 
 
 def test_an_input_whose_rows_cost_more_is_cut_by_its_own_cost() -> None:
-    """Of a join whose other input brings many cheap rows."""
+    """The other input of the join brings many cheap rows."""
     clock = ManualClock()
     pieces = WorkPieces(clock.monotonic_ms, LONGEST_MS)
     dear: list[float] = []
@@ -156,7 +156,7 @@ def test_parts_beside_the_rows_are_left_out() -> None:
 def test_a_snapshot_holds_no_piece_without_the_others(
     seed: int, options: BarrierOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each batch is either in the state, or in flight, or behind the barrier; so is event time."""
+    """Each batch is in the state, in flight, or behind the barrier; so is event time."""
     monkeypatch.setattr(work_pieces, "LEAST_ROWS", 1)
     chance, clock = random.Random(seed), ManualClock()
     host = JoiningSubtask(
@@ -209,7 +209,7 @@ def test_mail_is_handled_between_two_pieces(
 
 
 class Slow(Remembering):
-    """Takes 20 ms for a row."""
+    """An operator that takes 20 ms for each row."""
 
     largest = 0
 
@@ -225,7 +225,7 @@ class Slow(Remembering):
 
 
 def sent(host: JoiningSubtask, chance: random.Random, keys: range) -> list[int]:
-    """The keys, dealt to both channels in batches of one to nine rows."""
+    """Sends the keys to both channels at random, in batches of one to nine rows. Returns them."""
     key = keys.start
     while key < keys.stop:
         rows = min(chance.randint(1, 9), keys.stop - key)
