@@ -59,7 +59,7 @@ def test_no_thread_is_asked_for_a_lower_priority_than_there_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "yields"), [({}, 10), ({"pipeline.subtasks.niceness": "0"}, 0)]
+    ("settings", "yields"), [({}, 0), ({"pipeline.subtasks.niceness": "10"}, 10)]
 )
 def test_subtasks_of_a_slot_have_a_lower_priority_than_its_other_threads(
     tmp_path: Path, settings: dict[str, str], yields: int
