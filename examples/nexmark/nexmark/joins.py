@@ -96,7 +96,11 @@ def q20(tables: Tables) -> Stream:
 
 
 def q23(tables: Tables) -> Stream:
-    """Each bid of a person who sells, with the person and each of the person's auctions."""
+    """Each bid of a person who sells, with the person and each of the person's auctions.
+
+    The two small inputs are joined first. In the order of the SQL text, each bid would be kept
+    twice, the second time with all that is known of its person.
+    """
     columns = [name for name in BIDS.names if name not in ("auction", "date_time")]
     bids = renamed(tables.bids(*columns), _bid_names(columns), "offers")
     people = [name for name in PERSONS.names if name != "date_time"]
@@ -105,8 +109,8 @@ def q23(tables: Tables) -> Stream:
     sold = [name for name in AUCTIONS.names if name != "id"]
     names = {**_same(sold), **AUCTION_OF_BID, "seller": "bidder"}
     auctions = renamed(tables.auctions(*sold), names, "things")
-    offers = bids.join(persons, on=["bidder"], uid="bids-of-people")
-    return offers.join(auctions, on=["bidder"], uid="found")
+    sellers = persons.join(auctions, on=["bidder"], uid="sellers")
+    return bids.join(sellers, on=["bidder"], uid="found")
 
 
 def side_input() -> pa.Table:
