@@ -1,4 +1,7 @@
-"""The soak for a minute, with all its processes: its output is complete, and the report says so."""
+"""The soak for five minutes, with all its processes.
+
+Its output is complete, and the report says so.
+"""
 
 import json
 import shutil
@@ -24,15 +27,15 @@ SEED = 3
 CHOSEN = ("redis-postgres", "windows-files", "counts-postgres")
 """Pipelines without Kafka; one has a window and one uses RocksDB."""
 
-KINDS_MIN = 5
+KINDS_MIN = 10
 SLOW_FLUSH_S = 2.0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_minute_of_faults_loses_doubles_and_changes_nothing() -> None:
-    """Takes longer on a machine too busy for that many faults in a minute."""
-    command = [sys.executable, "manage.py", "soak", "--json", "--minutes", "1.1"]
+@pytest.mark.timeout(1200)
+def test_five_minutes_of_faults_lose_double_and_change_nothing() -> None:
+    """Takes longer on a machine too busy for that many faults in that time."""
+    command = [sys.executable, "manage.py", "soak", "--json", "--minutes", "5"]
     command += ["--least-kinds", str(KINDS_MIN)]
     only = [word for name in CHOSEN for word in ("--only", name)]
     print(f"seed {SEED}")
@@ -48,9 +51,9 @@ def test_a_minute_of_faults_loses_doubles_and_changes_nothing() -> None:
     assert done.returncode == 0
     assert len(found["faults"]) >= KINDS_MIN, found["not_done"]
     assert found["seed"] == SEED
-    assert found["seconds"] >= 66
+    assert found["seconds"] >= 300
     assert found["flat"] is None  # the run is too short to judge
-    assert found["recoveries"] >= 1
+    assert found["recoveries"] >= 5
     assert 0 < found["recovery_ms"]["p50"] <= found["recovery_ms"]["max"]
     assert all(found["rows"][name] > 500 for name in CHOSEN[::2])
     assert found["rows"]["windows-files"] > 100
