@@ -166,7 +166,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "a required second factor is there before any other page is": (
+    "a required second factor comes before any other page": (
         Mutant(
             "ftdash/accounts/second_factor.py",
             "        for user in _without_one():\n            end_sessions(user)\n",
@@ -430,8 +430,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "a process that a busy machine makes late is not called silent; one that says nothing for"
-        " eight seconds is"
+        "a process that is late on a busy machine is not called silent; one that reports "
+        "nothing for eight seconds is"
     ): (
         Mutant(
             "ftdash/settings.py",
@@ -577,7 +577,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "        code=None,",
             (
                 "tests/integration/test_shipped_code.py::test_a_package_runs_in_every_slot_without_"
-                "being_installed[local[2]]"
+                "being_installed"
             ),
         ),
     ),
@@ -697,7 +697,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             f"{TROUBLED}::test_a_silence_of_something_else_holds_no_message_about_the_query_back",
         ),
     ),
-    "an alert names the open incident that explains it, and shows the value of now": (
+    "an alert names the open incident that explains it, and shows the current value": (
         Mutant(
             "ftdash/alerts/evaluation.py",
             "mine = [row for row in incidents if row.pipeline_id == alert.pipeline_id]",
@@ -912,7 +912,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    ("what a token may is decided for every address, and no token makes another way in"): (
+    ("the rights of a token are decided for every address, and no token opens another way in"): (
         Mutant(
             "ftdash/api/own/door.py",
             (
@@ -951,7 +951,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "tests/web/test_development.py::test_the_next_process_starts_from_the_newest_point",
         ),
     ),
-    ("what a listener reports counts once, in whatever order it comes"): (
+    ("a report of a listener counts once, in any order of arrival"): (
         Mutant(
             "ftdash/watching/standing.py",
             "    return max(one, other)\n",
@@ -981,7 +981,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             f"{FLINK}::test_one_process_at_a_time_talks_to_a_cluster",
         ),
     ),
-    ("what a Flink cluster has said outlives its job and the cluster"): (
+    ("the history of a Flink cluster outlives its jobs and the cluster"): (
         Mutant(
             "ftdash/flink_clusters/services/keeping.py",
             '                job.save(update_fields=["forgotten_at"])\n',
@@ -1024,7 +1024,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             f"{FLINK_WORK}::test_there_is_one_open_action_of_a_kind_and_one_end",
         ),
     ),
-    ("the header of a Flink cluster goes to its address alone and is shown nowhere"): (
+    ("the header of a Flink cluster is sent only to its address and shown nowhere"): (
         Mutant(
             "ftdash/flink_clusters/queries/__init__.py",
             "        address=row.address,\n",
@@ -1076,8 +1076,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "a rewind or a savepoint of a watched query is written below the roots alone, apart from"
-        " all that is watched"
+        "a rewind or a savepoint of a watched query is written only below the roots, "
+        "outside every watched directory"
     ): (
         Mutant(
             "ftdash/watching/services/forks.py",
@@ -1115,8 +1115,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "the channels get an incident of what is watched once when it opens and once when it"
-        " is over"
+        "the channels get each incident of a watched stream once when it opens and once "
+        "when it ends"
     ): (
         Mutant(
             "ftdash/alerts/evaluation.py",

@@ -239,7 +239,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             _JOINED + "a_join_without_windows_is_at_any_time_the_join_of_all_input_so_far",
         ),
     ),
-    "a row gets the version of its key that is valid at its event time, whatever arrives first": (
+    "a row gets the version of its key that is valid at its event time, in whatever "
+    "order they arrive": (
         Mutant(
             "pipelines/operators/joining/temporal_join.py",
             "order = np.lexsort((position, times, index))\n    latest",
@@ -509,7 +510,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             _COUNTED + "every_so_many_rows_of_a_key_its_newest_rows_are_aggregated_over_restores",
         ),
     ),
-    "a window's count of distinct values is exact, and its values are gone when it is closed": (
+    "a window's count of distinct values is exact, and its values are deleted when it closes": (
         Mutant(
             "pipelines/operators/windowing/distinct_counts.py",
             "    return values.filter(pa.array(is_new))",
@@ -544,8 +545,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             _TRIGGERED + "the_clock_fires_windows_that_have_changed",
         ),
     ),
-    "a row that does not travel to a keyed operator is with the owner of its key, or the run"
-    " ends": (
+    "a row that reaches a keyed operator without an exchange is at the owner of its "
+    "key, or the run ends": (
         Mutant(
             "pipelines/operators/stateless.py",
             "        return [] if is_own.all() else np.flatnonzero(~is_own).tolist()",
@@ -588,7 +589,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "what `run_local` returns are the rows of completed checkpoints of that run, each once": (
+    "`run_local` returns the rows of completed checkpoints of that run, each once": (
         Mutant(
             "pipelines/connectors/in_process.py",
             "if run == self._context.run_id:",
@@ -918,8 +919,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "what comes from Kafka or Redis is counted exactly in Kafka, "
-        "PostgreSQL and Redis, each of them killed"
+        "records from Kafka or Redis are counted exactly in Kafka, PostgreSQL and Redis, "
+        "although each of them is killed"
     ): (
         Mutant(
             "pipelines/flows/page_views.py",

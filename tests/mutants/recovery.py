@@ -209,8 +209,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "a driver that hangs is replaced, one that lives is not, and what was "
-        "replaced changes nothing when it goes on"
+        "a driver that hangs is replaced, a living one is not, and a replaced driver that "
+        "continues changes nothing"
     ): (
         Mutant(
             "pipelines/protocol/driver_watch.py",
@@ -247,8 +247,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "a journal in segments reads as one after any death, and old segments go only when every"
-        " reader is past them"
+        "a journal in segments reads as one after any death, and an old segment is "
+        "deleted only when every reader is past it"
     ): (
         Mutant(
             "pipelines/bus/journal_segments.py",
@@ -462,8 +462,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "a checkpoint that was reported as failed is no point for its run, and is gone before its "
-        "output is rolled back"
+        "a checkpoint that was reported as failed is never a recovery point of its run, "
+        "and is deleted before its output is rolled back"
     ): (
         Mutant(
             "pipelines/runtime/master/start/next_start.py",
@@ -610,8 +610,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "a checkpoint never refers to a file that was found damaged before its "
-        "manifest, and a recovery takes no such point while another is whole"
+        "a checkpoint never refers to a file that was found damaged before its manifest, "
+        "and a recovery uses no such point while another one is undamaged"
     ): (
         Mutant(
             "pipelines/protocol/retention.py",
@@ -752,7 +752,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "an operator that was renamed goes on with its state where a person maps it, or is refused": (
+    "a renamed operator continues with its state if a person maps it, or is refused": (
         Mutant(
             "pipelines/runtime/master/attempt/attempts.py",
             "renamed_uids=spec.renamed_uids if start and start.location == spec.restore_from else",

@@ -43,8 +43,8 @@ STRUCTURED: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "a pipeline that takes over from a Spark query begins with what the batch has not read, and"
-        " each state that cannot come along is named"
+        "a pipeline that takes over from a Spark query begins behind the input of the "
+        "batch, and names each state that it cannot take over"
     ): (
         Mutant(
             "pipelines/structured/moving.py",
