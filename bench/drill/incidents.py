@@ -294,7 +294,7 @@ INCIDENTS: dict[str, Staging] = {
     ),
     "newest-checkpoint-corrupted": Staging(
         stage=by(corrupted),
-        said=("A recovery point is damaged", r"chk-\d+", "goes on from"),
+        said=("A recovery point is damaged", r"chk-\d+", "continues from"),
         steps=("Trigger a checkpoint",),
     ),
     "uid-renamed": Staging(

@@ -75,11 +75,11 @@ _WHO = (
     "Sign in, or send the header 'Authorization: Bearer TOKEN'; `manage.py api_token create NAME`"
     " makes a token."
 )
-_WRONG = "This token opens nothing; it was mistyped, revoked or has expired."
+_WRONG = "This token is not valid; it was mistyped, was revoked or has expired."
 _TOO_MANY = f"Too many wrong tokens came from this address; try again in {WINDOW_S} s."
 _NOT_ALLOWED = "Acting on pipelines needs the admin role, or a token of scope 'act'."
 _NOT_CONFIGURING = "Changing settings needs the admin role, or a token of scope 'configure'."
-_NOT_IN_PERSON = "People and tokens are changed by an admin who has signed in, by no token."
+_NOT_IN_PERSON = "Only a signed-in admin can change people and tokens; a token cannot."
 _ONLY_REPORTS = "This token only reports progress of queries; to read, use one of scope 'read'."
 _NOT_LISTENING = "Reporting progress of queries needs a token of scope 'listen'."
 _NO_SCRIPT = (

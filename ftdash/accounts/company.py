@@ -264,7 +264,7 @@ def sentence_for(error: BaseException | None) -> str:
         )
     if any(word in str(error) for word in _UNKNOWN_CLIENT):
         return _SECRET
-    return "The provider did not let you in; begin once more on the sign-in page."
+    return "The provider did not let you in; start again on the sign-in page."
 
 
 def refusal(request: HttpRequest, sentence: str) -> HttpResponse:

@@ -363,7 +363,7 @@ def sent_once(mark: str) -> Iterator[None]:
     try:
         value = _SIGNER.unsign(mark, max_age=VALID_FOR)
     except BadSignature as error:
-        raise Rejected("This form is too old; look at it once more, and send it again.") from error
+        raise Rejected("This form is too old; open it again, and resend it.") from error
     with transaction.atomic():
         _use(value)
         yield
@@ -412,7 +412,7 @@ def change_view(person: str, key: int, name: str, *, is_default: bool) -> None:
         own = SavedView.objects.select_for_update().filter(user=_person(person))
         view = own.filter(pk=key).first()
         if view is None:
-            raise Rejected("You have no such saved view; look at the list once more.")
+            raise Rejected("You have no such saved view; reload the list.")
         if own.filter(name=name).exclude(pk=key).exists():
             raise Rejected(f"You have another saved view named {name!r}; choose another name.")
         if is_default:

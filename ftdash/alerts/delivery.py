@@ -146,7 +146,7 @@ def _message_of_watched(delivery: Delivery, incident: WatchedIncident) -> Messag
         next_step=advice.step,
         url=url,
     )
-    after = "It was not seen any more." if is_over else f"Next: {advice.step}"
+    after = "It is no longer seen." if is_over else f"Next: {advice.step}"
     return Message(
         id=delivery.pk,
         news=delivery.news,

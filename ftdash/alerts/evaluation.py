@@ -331,7 +331,7 @@ def _silence_of_incident(incident: WatchedIncident, found: Collection[Silence]) 
 BACK_TO_NORMAL = "The value has stayed below the lower threshold."
 BECAUSE: dict[Reading, str] = {
     Absent.OVER: "The run is over.",
-    Absent.UNASKED: "The run takes no periodic checkpoints any more.",
+    Absent.UNASKED: "The run no longer takes periodic checkpoints.",
 }
 IN_TIME_INTERVALS = 2
 """Between 1, which is normal, and `freshness.LATE_AFTER_INTERVALS`."""

@@ -282,7 +282,7 @@ def queue() -> Diagnosis:
             return broken(
                 part,
                 f"It does not answer ({type(error).__name__}).",
-                "Start it, or correct FTDASH_REDIS_URL. Pipelines go on; what is asked for waits.",
+                "Start it, or correct FTDASH_REDIS_URL. Pipelines keep running; requests wait.",
             )
     oldest = ".".join(map(str, OLDEST_REDIS))
     if tuple(int(number) for number in version.split(".")[:2]) < OLDEST_REDIS:

@@ -293,7 +293,7 @@ def _lab(row: Lab) -> Told:
 
 
 def _alert(row: Alert) -> Told:
-    outcome = f"cleared: {row.cleared_because}" if row.cleared_at else "it stands"
+    outcome = f"cleared: {row.cleared_because}" if row.cleared_at else "still firing"
     watched = Watched(row.watched)
     found, bound = written(watched, row.fired_value), written(watched, row.fire_above)
     what = f"alert: {row.rule_name}, at {found} above {bound}"
@@ -340,7 +340,7 @@ def _flink_job(row: FlinkJob) -> str:
 
 
 def _watched_incident(row: WatchedIncident) -> Told:
-    outcome = "open" if row.closed_at is None else "over: it was not seen any more"
+    outcome = "open" if row.closed_at is None else "over: no longer seen"
     what = f"{row.subject_kind} {row.subject}: {ADVICE[Cause(row.cause)].title}"
     return Told(what, outcome, row.text)
 

@@ -60,7 +60,7 @@ def cluster_signs(seen: ClusterSeen) -> Iterator[Sign]:
     if not seen.problem or seen.heard_at is None or seen.now - seen.heard_at <= SILENT_AFTER:
         return
     ago = duration((seen.now - seen.heard_at) / MILLISECOND)
-    yield _standing(seen.now, Cause.FLINK_SILENT, f"{seen.problem} It was last heard {ago} ago.")
+    yield _standing(seen.now, Cause.FLINK_SILENT, f"{seen.problem} It last answered {ago} ago.")
 
 
 def job_signs(seen: JobSeen) -> Iterator[Sign]:

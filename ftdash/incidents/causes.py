@@ -172,14 +172,14 @@ ADVICE: dict[Cause, Advice] = {
         "A function of the pipeline raised an error",
         "Read the traceback and the record below. Correct the function, deploy it, and restore the"
         " newest point; or turn on the quarantine (execution.poison-records.policy), so"
-        " that the run sets the record aside and goes on.",
+        " that the run sets the record aside and continues.",
         Place.RESTORE,
         steps=(QUARANTINE_NOW, QUARANTINE, UPGRADE, CANCEL),
     ),
     Cause.MALFORMED_RECORD: Advice(
         "A source cannot read a record",
         "Correct the record where it lies, or turn on the quarantine"
-        " (execution.poison-records.policy), so that the run sets it aside and goes on.",
+        " (execution.poison-records.policy), so that the run sets it aside and continues.",
         Place.RESTORE,
         steps=(QUARANTINE_NOW, QUARANTINE, CANCEL),
     ),
@@ -196,7 +196,7 @@ ADVICE: dict[Cause, Advice] = {
         "Look at the memory of the machine and at the log of the driver, to see why it died.",
         Place.RESTORE,
         recovers_alone=True,
-        meanwhile="A worker starts another driver, which goes on from the newest checkpoint.",
+        meanwhile="A worker starts another driver, which continues from the newest checkpoint.",
         steps=(RESTORE,),
     ),
     Cause.SLOTS_MISSING: Advice(
@@ -253,7 +253,7 @@ ADVICE: dict[Cause, Advice] = {
         " the run has a new point that is whole.",
         Place.RESTORE,
         recovers_alone=True,
-        meanwhile="A recovery goes on from the newest point that verifies.",
+        meanwhile="A recovery continues from the newest point that verifies.",
         steps=(CHECKPOINT, OLDER),
     ),
     Cause.INPUT_LOST: Advice(
@@ -321,11 +321,11 @@ ADVICE: dict[Cause, Advice] = {
         "Set the clock of the machine that is wrong, and let NTP keep it right (timedatectl"
         " set-ntp true).",
         recovers_alone=True,
-        meanwhile="The pipeline goes on; ages and states on these pages are wrong until then.",
+        meanwhile="The pipeline continues; ages and states on these pages are wrong until then.",
     ),
     Cause.SILENT: Advice(
         "Nothing is heard of the pipeline",
-        "Start the process that the message names; the pipeline itself may go on meanwhile.",
+        "Start the process that the message names; the pipeline itself may still be running.",
         recovers_alone=True,
     ),
     Cause.STUCK: Advice(
@@ -401,7 +401,7 @@ ADVICE: dict[Cause, Advice] = {
     Cause.WATERMARK_STILL: Advice(
         "Event time stands still",
         "See why the source that the message names sends nothing newer. If it may be silent, give"
-        " it an idle timeout (with_idleness), so that the others go on without it.",
+        " it an idle timeout (with_idleness), so that the others continue without it.",
         Place.METRICS,
         recovers_alone=True,
         steps=(UPGRADE, RESCALE),

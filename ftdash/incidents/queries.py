@@ -303,14 +303,14 @@ def _standing(row: Incident, newest: Run | None) -> str:
     if newest is None:
         return ""
     if not newest.is_terminal and is_lost(newest):
-        return "The run goes on when its next driver has started."
+        return "The run continues once its next driver has started."
     match JobStatus(newest.status):
         case JobStatus.FAILED:
             return "The run has failed and waits for a person."
         case JobStatus.RUNNING if row.last_at > newest.created_at and newest.attempt > 1:
             checkpoints = plural(CALM_CHECKPOINTS, "checkpoint")
             return (
-                f"The run goes on in attempt {newest.attempt}. The incident is over after"
+                f"The run continues in attempt {newest.attempt}. The incident is over after"
                 f" {checkpoints} without another sign."
             )
         case status if status in _BY_ITSELF:

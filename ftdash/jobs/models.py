@@ -244,7 +244,7 @@ class UpgradeStep(models.TextChoices):
     STARTING = "STARTING", "start the new code"
     WATCHING = "WATCHING", "watch its first checkpoints"
     CANCELING = "CANCELING", "end the new code"
-    RESTORING = "RESTORING", "start the code before"
+    RESTORING = "RESTORING", "start the previous code"
     ENDED = "ENDED", "ended"
 
 

@@ -61,7 +61,7 @@ def go_on_from(run: Run, sequence: int, summary: JournalContinued) -> None:
     if known < sequence - 1:
         run.journal_gap = (
             f"Events {known + 1:,} to {sequence - 1:,} were deleted with old parts of the journal"
-            " before they were read; of what happened then, only the newest is shown."
+            " before they were read; only the newest of what they reported is shown."
         )
     incidents, checkpoints, ledger = IncidentFold(run), CheckpointFold(run), LedgerFold(run)
     told = {each.sequence: each for each in (*kept, *under_way)}

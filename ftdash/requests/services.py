@@ -225,8 +225,8 @@ def check_start_over(name: str, *, is_confirmed: bool, request_id: str | None) -
     if newest is not None:
         raise Rejected(
             f"A start of {name} leaves its state behind and sets its output aside: restore"
-            f" {newest.path} to go on, or confirm the start with the name {name!r} (confirm; --yes"
-            " on the command line)."
+            f" {newest.path} to continue, or confirm the start with the name {name!r} (confirm;"
+            " --yes on the command line)."
         )
 
 

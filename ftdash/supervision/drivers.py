@@ -59,7 +59,7 @@ _LATE = {
     RequestPhase.ACCEPTED: "The driver did not finish it within {patience}; it may still end.",
 }
 _BY_STEPS = [kind for kind, command in COMMANDS.items() if command.ends_by_its_steps]
-_START_LATE = "The pipeline was not running after {patience}; starting it goes on."
+_START_LATE = "The pipeline was not running after {patience}; its start continues."
 
 
 def deliver(request_key: int) -> None:
@@ -155,7 +155,7 @@ def silence_of(found: Silent) -> str:
 WATCH_ENDED_RUNS_FOR = timedelta(minutes=10)
 
 KILLED = "was killed"
-FENCED = "was fenced off, because it could not be killed: it changes nothing when it goes on"
+FENCED = "was fenced off, because it could not be killed: it changes nothing when it resumes"
 
 ALIVE = Lives()
 

@@ -123,7 +123,7 @@ def _after_check(seen: Seen) -> Decision:
 
 
 def _after_stop(seen: Seen) -> Decision:
-    goes_on = f"{seen.old.name} goes on with the code before."
+    goes_on = f"{seen.old.name} continues with the previous code."
     if seen.savepoint is not None:
         if not seen.old.status.is_terminal:
             return STAY
@@ -188,16 +188,16 @@ def _restored(seen: Seen) -> Decision:
         if seen.back.is_open:
             return STAY
         if seen.back.has_succeeded:
-            text = f"It went back: the code before goes on from {seen.savepoint}. {why}"
+            text = f"It went back: the previous code continues from {seen.savepoint}. {why}"
         else:
             text = (
-                f"The code before was started again from {seen.savepoint}, and is not running yet:"
-                f" {seen.back.message} {why}"
+                f"The previous code was started again from {seen.savepoint}, but is not running"
+                f" yet: {seen.back.message} {why}"
             )
         return End(RequestPhase.FAILED, text)
     if seen.refusal and seen.is_late:
         text = (
-            f"Nothing runs: the code before could not be started again within {seen.limit}."
+            f"Nothing runs: the previous code could not be started again within {seen.limit}."
             f" {seen.refusal} Restore {seen.savepoint} when that is repaired. {why}"
         )
         return End(RequestPhase.FAILED, text)

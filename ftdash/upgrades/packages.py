@@ -95,7 +95,7 @@ def needed_by(code: ShippedCode) -> str:
     audited = timezone.now() - timedelta(days=settings.JOURNAL_RETENTION_DAYS)
     lives = ~Q(status__in=TERMINAL_STATUSES) | Q(ended_at__gt=audited) | Q(ended_at=None)
     if run := Run.objects.filter(lives, **named).first():
-        return f"run {run.run_id}, which goes on or may still be audited"
+        return f"run {run.run_id}, which continues or may still be audited"
     points = Checkpoint.objects.filter(status=CheckpointStatus.COMPLETED, path__isnull=False)
     if point := points.filter(run__code__sha256=code.sha256).first():
         return f"the recovery point {point.path}, which it wrote"

@@ -129,7 +129,7 @@ class _Reading:
         if left is None or first is None or first < left:
             until = "its end" if left is None else f"offset {left:,}"
             return f"Split {split.split} was read again from {_place(first)}, read up to {until}."
-        return f"Split {split.split} was left at offset {left:,} and goes on at offset {first:,}."
+        return f"Split {split.split} was left at offset {left:,} and continues at offset {first:,}."
 
 
 def _place(offset: int | None) -> str:

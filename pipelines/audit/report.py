@@ -112,7 +112,7 @@ def compared(
         return Difference(what, cut, expected, found, part)
     is_digested = None not in (found.digest, expected.digest)
     if is_digested and found.digest != expected.digest:
-        what = f"{expected.count} rows were given, and so many are there, but not the same."
+        what = f"{expected.count} rows were given, and as many are there, but not the same ones."
         return Difference(what, cut, expected, found, part)
     return Covers.DIGESTED if is_digested else Covers.COUNTED
 
@@ -235,7 +235,7 @@ def sentences(report: AuditReport) -> Iterator[str]:
 
 def _of_source(source: InputReport) -> str:
     if source.proven_checkpoint_id is None:
-        return "nothing is known of what it read."
+        return "it is not known what the source has read."
     where = f"up to checkpoint {source.proven_checkpoint_id} of {source.proven_run_id}"
     if source.unknown_checkpoint_id is None:
         return f"read {source.records} records {where}, without gap or overlap."

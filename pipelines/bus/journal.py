@@ -391,7 +391,7 @@ class JournalWriter:
         except (OSError, *UNDECODABLE) as error:
             check(newest_segment(self._path) == self._segment, "the newest segment is written to")
             self._full_size = self._size + self._segment_bytes
-            log.warning("The journal of %s goes on in one file: %s", self._run_id, error)
+            log.warning("The journal of %s continues in one file: %s", self._run_id, error)
             return
         os.close(self._file)
         self._file, self._segment, self._size = file, segment, len(line)

@@ -178,7 +178,7 @@ def _gone(uid: Uid, source: Source, unread: Sequence[int]) -> Iterator[str]:
         try:
             _version(source, index)
         except Rejected as refusal:
-            yield f"The source {uid!r} cannot go on: {refusal}"
+            yield f"The source {uid!r} cannot continue: {refusal}"
 
 
 def _unread(source: Source, positions: Sequence[SplitPositions]) -> list[int]:

@@ -54,7 +54,7 @@ class CheckpointFailureReason(StrEnum):
     # Never: a run is one region, and its failover suspends the coordinator.
     JOB_FAILOVER_REGION = "Failover region is restarting."
     TASK_FAILURE = "Task has failed."
-    # Never: no slot is asked for a checkpoint of a task that it does not host. A failed cut fails
+    # Never: no slot is asked for a checkpoint of a task that it does not host; a failed cut fails
     # its task, as in Flink.
     TASK_CHECKPOINT_FAILURE = "Task local checkpoint failure."
     # Never: the same is true of notifications.

@@ -101,13 +101,13 @@ def _text(value: object) -> str:
 class TriggerCheckpoint(Command, frozen=True, kw_only=True):
     kind = RequestKind.CHECKPOINT
     action = "trigger checkpoint"
-    consequence = "One more checkpoint is taken now; the pipeline goes on meanwhile."
+    consequence = "One more checkpoint is taken now, while the pipeline keeps running."
 
 
 class TakeSavepoint(Command, frozen=True, kw_only=True):
     kind = RequestKind.SAVEPOINT
     action = "savepoint"
-    consequence = "A savepoint is written and kept until it is deleted; the pipeline goes on."
+    consequence = "A savepoint is written and kept until it is deleted; the pipeline keeps running."
 
     format: SavepointFormat = SavepointFormat.CANONICAL
     label: str = ""  # the control plane stores it; the driver does not know labels
@@ -160,8 +160,8 @@ class ChangeSettings(Command, frozen=True, kw_only=True):
     kind = RequestKind.CHANGE_SETTINGS
     action = "change settings"
     consequence = (
-        "The run goes on with the new values, also after a failure; the next run starts with the"
-        " pipeline's own. A failure now would replay {replay}, and more where checkpoints are"
+        "The run continues with the new values, even after a failure; the next run starts with the"
+        " pipeline's own values. A failure now would replay {replay}, and more if checkpoints are"
         " rarer."
     )
     without_run = (
@@ -186,7 +186,7 @@ class RetryNow(Command, frozen=True, kw_only=True):
     action = "retry now"
     consequence = "The run does not wait any longer: its next attempt begins at once."
     needs = Needs.WAITING
-    without_run = "; restore its newest point to go on"
+    without_run = "; restore its newest point to continue"
 
 
 class UndoStart(Command, frozen=True, kw_only=True):
@@ -266,7 +266,7 @@ class SlowSlot(Command, frozen=True, kw_only=True):
 
     kind = RequestKind.SLOW_SLOT
     action = "slow down the storage of a slot"
-    consequence = "Checkpoints take longer for a while; the pipeline goes on."
+    consequence = "Checkpoints take longer for a while; the pipeline keeps running."
     is_fault = True
 
     slot: int
@@ -344,9 +344,9 @@ class UpgradePipeline(Command, frozen=True, kw_only=True):
     kind = RequestKind.UPGRADE
     action = "upgrade"
     consequence = (
-        "The new code is checked. Then the pipeline stops with a savepoint and goes on from it with"
-        " the new code. If that fails, or does not complete its first checkpoints in time, the"
-        " code of now goes on from the same savepoint."
+        "The new code is checked. Then the pipeline stops with a savepoint and continues from it"
+        " with the new code. If that fails, or does not complete its first checkpoints in time, the"
+        " current code continues from the same savepoint."
     )
     waits_for_upgrade = True
     ends_by_its_steps = True

@@ -363,10 +363,14 @@ def _sources(looked: _Looked, pipeline: Pipeline, question: RestoreQuestion) -> 
     yield from (Finding(check, Outcome.REFUSED, problem) for problem in looked.problems)
     there = {gap.text for gap in looked.accepted}
     for text in sorted(set(question.accepted_gaps) - there):
-        said = f"The accepted gap {text!r} is not what is gone now; look again, and accept that."
+        said = (
+            f"The accepted gap {text!r} is not the current one; run the preflight again, and accept"
+            " the gap that it names."
+        )
         yield Finding(check, Outcome.REFUSED, said)
     for gap in looked.gaps:
-        yield Finding(check, Outcome.NOTE, f"The run can go on without {gap.lost}: {_way_on(gap)}")
+        text = f"The run can continue without {gap.lost}: {_way_on(gap)}"
+        yield Finding(check, Outcome.NOTE, text)
     for uid in sorted({gap.source for gap in looked.gaps}):
         source = pipeline.sources[uid]
         if isinstance(source, ReadsPastGaps):

@@ -174,7 +174,7 @@ def _why(chosen: Candidate) -> str:
             f"{name} is the newest usable point, but the newest run does not descend from it: a"
             " person restored an older point or started over, so make sure that you want this one."
         )
-    return f"{name} is the newest that can be used, so the least is read again{_replay(chosen)}."
+    return f"{name} is the newest usable point, so the least input is read again{_replay(chosen)}."
 
 
 def _replay(chosen: Candidate) -> str:

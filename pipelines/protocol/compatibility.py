@@ -73,7 +73,7 @@ def _change(declared: DeclaredColumns, name: str, found: str | None) -> str:
     state, wanted = declared.state, declared.types[name]
     if found is None:
         if name not in declared.defaulted:
-            raise Rejected(f"The snapshot of the state {state!r} lacks the column {name!r}.")
+            raise Rejected(f"The snapshot of the state {state!r} has no column {name!r}.")
         return f"column {name!r} is added with its default"
     if found == wanted:
         return ""
@@ -266,7 +266,7 @@ def _left_behind(
         )
     for uid, state in undeclared:
         yield (
-            f"It holds a state {state!r} that the operator {uid!r} does not have any more; allow"
+            f"It holds a state {state!r} that the operator {uid!r} no longer has; allow"
             " non-restored state to leave it behind."
         )
 

@@ -116,7 +116,7 @@ def check_no_nulls(state: str, batch: pa.RecordBatch, columns: list[str]) -> Non
 
 def _restored_column(state: str, field: pa.Field, batch: pa.RecordBatch) -> pa.Array:
     if batch.schema.names.count(field.name) != 1:
-        raise Rejected(f"The snapshot of the state {state!r} lacks the column {field.name!r}.")
+        raise Rejected(f"The snapshot of the state {state!r} has no column {field.name!r}.")
     column = batch.column(field.name)
     if column.type != field.type:
         raise Rejected(

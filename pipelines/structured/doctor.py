@@ -360,7 +360,7 @@ def _source_log(query: QueryDirectory, newest: Batch, source: SourceOffset) -> I
         yield finding(Kind.SOURCE_LOG_MISSING, text, batch_id=newest.batch_id, path=path)
     elif log.newest > wanted + 1:
         text = (
-            f"{path} goes on to entry {log.newest}, and batch {newest.batch_id}, the newest, reads"
+            f"{path} reaches entry {log.newest}, and batch {newest.batch_id}, the newest, reads"
             f" up to {wanted}."
         )
         yield finding(Kind.SOURCE_LOG_AHEAD, text, batch_id=newest.batch_id, path=path)
@@ -376,7 +376,7 @@ def _log_gaps(log: FileLog, kind: Kind) -> Iterator[Finding]:
     lost = sorted(set(range(start, max(numbers, default=start - 1) + 1)) - set(numbers))
     for run in _runs(lost):
         names = f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}"
-        text = f"{log.folder} lacks entry {names}."
+        text = f"{log.folder} has no entry {names}."
         yield finding(kind, text, path=f"{log.folder}/{run[0]}")
 
 

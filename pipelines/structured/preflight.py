@@ -399,8 +399,8 @@ def _sink(query: QueryDirectory, batch: Batch, question: Question) -> Iterator[O
         case Output.NEW if newest is not None and not question.begins_output:
             text = (
                 "Spark's file sink would fail in a new place at its next compaction, because its"
-                f" log there lacks batches 0 to {batch.batch_id}. Give the new place, and ftdash"
-                " writes an empty log there."
+                f" log there does not have batches 0 to {batch.batch_id}. Give the new place, and"
+                " ftdash writes an empty log there."
             )
             yield Objection(Check.SINK, Outcome.REFUSED, text)
         case Output.NEW:

@@ -1,23 +1,23 @@
-// Draws the figures of a page with Plotly, again only when their values or the theme change.
+// Draws the figures of a page with Plotly, and redraws them only when their values or the theme change.
 //
-// Values come as JSON beside each chart; "@name" in them is a colour of the style sheet. A chart
-// under the pointer is left alone until the pointer has gone, and one that is far out of sight until it
-// comes near: drawing costs most of the time that a live page takes. All time axes of a page show one
-// range. When the window becomes wider or narrower all are drawn again: what Plotly does by itself then
-// forgets how high they are.
+// Values come as JSON next to each chart; "@name" in them is a colour of the style sheet. A chart
+// under the pointer is not redrawn until the pointer has left it, and one that is far out of sight not
+// until it comes near: drawing takes most of the time that a live page needs. All time axes of a page
+// show one range. When the width of the window changes, all charts are redrawn, because Plotly's own
+// resizing forgets how high they are.
 "use strict";
 
 (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const config = { displayModeBar: false, displaylogo: false, doubleClick: false };
   const drawn = new WeakMap(); // chart -> the values it shows
-  const near = new WeakSet(); // charts that are in sight, or less than half a window away
+  const near = new WeakSet(); // charts in sight, or less than half a window away
   const family = getComputedStyle(document.body).fontFamily;
-  const colors = new Map(); // name -> value, of the scheme that is shown
+  const colors = new Map(); // name -> value in the current colour scheme
   const [NARROW_PX, ROW_PX, SIGN_PX] = [480, 19, 60]; // of a legend
-  const SETTLED_MS = 100; // a window is pulled in many steps
+  const SETTLED_MS = 100; // resizing a window fires many events
   let [width, pulled] = [innerWidth, 0];
-  let zoomedOut = 1; // with a new number, or with 0, Plotly forgets how far somebody has zoomed in
+  let zoomedOut = 1; // a new number, or 0, makes Plotly forget the zoom
 
   function draw(chart) {
     const values = document.getElementById(chart.dataset.values);
@@ -36,7 +36,7 @@
     else show(plot, timeAxes.readable(figure));
   }
 
-  // --- one range for all time axes: chosen, or zoomed to; the address keeps it, so a link shows it
+  // --- one range for all time axes, chosen or zoomed to; the address keeps it, so a link shows it too
 
   const picker = document.getElementById("time-range");
 
@@ -64,7 +64,7 @@
     picker.value = address.has("from") ? "chosen" : address.get("last") ?? "";
   }
 
-  // The same moment for a colleague, also tomorrow: "last 5 min" becomes from when to when it is now.
+  // Gives a colleague the same moment, even tomorrow: "last 5 min" becomes an absolute range.
   const copier = document.getElementById("copy-moment");
   if (copier) copier.hidden = false; // it needs this script
 
@@ -84,7 +84,7 @@
     try {
       await navigator.clipboard.writeText(location.href);
       said.textContent = "Copied.";
-    } catch { // without HTTPS, browsers give no clipboard
+    } catch { // without HTTPS, browsers offer no clipboard
       said.textContent = "The address of this page is the link; copy it from there.";
     }
   });
@@ -92,7 +92,7 @@
   picker?.addEventListener("change", () => keepRange(picker.value ? { last: picker.value } : {}));
   addEventListener("popstate", () => { showChoice(); drawAnew(); });
 
-  // A person has zoomed into a chart, or out again: the others follow.
+  // When a person zooms one chart in or out, the others follow.
   function zoomed(plot, change) {
     if (plot.layout.xaxis.type !== "date") return;
     if ("xaxis.range[0]" in change) {
@@ -101,8 +101,8 @@
     }
   }
 
-  // Whether two presses are a double click is for the browser to say: Plotly looks at the clock when it
-  // comes to the second one, which is late on a busy page.
+  // The browser decides if two presses are a double click: Plotly looks at the clock when it handles
+  // the second one, which is late on a busy page.
   function zoomOutAfter(press, plot) {
     if (press.detail !== 2 || !press.target.closest(".nsewdrag")) return;
     addEventListener("mouseup", () => {
@@ -112,10 +112,10 @@
     }, { once: true });
   }
 
-  // What was deployed or changed: a line at its time, its words in the hover label and in the text.
-  // A run is started just before its first report: what was shortly before a chart begins is in it.
+  // Marks each deploy and each change with a line; the hover label and the text say what it was.
+  // A run starts just before its first report, so marks from shortly before a chart begins count too.
   const SHORTLY_MS = 10_000;
-  const SHORTLY = 0.05; // of what a chart shows
+  const SHORTLY = 0.05; // of the time that a chart shows
 
   function withMarks(data, layout, range) {
     const [from, to] = range ?? layout.xaxis.range?.map((at) => Date.parse(at)) ?? timesOf(data);
@@ -131,7 +131,7 @@
     };
   }
 
-  // From the first to the last; of a chart without any, nothing is within.
+  // Returns the first and the last time; for a chart without times, a range that contains nothing.
   function timesOf(data) {
     const times = data.flatMap((trace) => trace.x ?? []).filter(Boolean).map((at) => Date.parse(at));
     return [times.reduce((a, b) => Math.min(a, b), Infinity), times.reduce((a, b) => Math.max(a, b), -Infinity)];
@@ -158,19 +158,19 @@
     const isNew = !plot.on;
     const layout = onTime(data, withZoom(sent));
     const height = layout.height + heightOfLegend(plot, data, layout);
-    const width = plot.clientWidth || undefined; // said anew: drawn again, it keeps the one it had
+    const width = plot.clientWidth || undefined; // set again: a redrawn chart keeps its old width
     await Plotly.react(plot, data, { ...layout, width, height, uirevision: "kept", font: { ...layout.font, family } }, config);
     timeAxes.fit(plot);
     if (!isNew) return;
     plot.addEventListener("mousedown", (press) => zoomOutAfter(press, plot), true);
     plot.on("plotly_relayout", (change) => {
-      if ("xaxis.tickvals" in change) return; // the ticks that follow from what is shown
+      if ("xaxis.tickvals" in change) return; // set by timeAxes.fit, not by a person
       timeAxes.fit(plot);
       zoomed(plot, change);
     });
   }
 
-  // On a phone it has several rows, which would leave little of the drawing.
+  // On a phone the legend has several rows, which would leave little room for the drawing.
   function heightOfLegend(plot, data, { legend, showlegend }) {
     const named = data.filter((trace) => trace.name && trace.showlegend !== false).length;
     if (plot.clientWidth >= NARROW_PX || named < 2 || showlegend === false) return 0;
@@ -182,7 +182,7 @@
     return text.replace(/"@([a-z0-9-]+)"/g, (_, name) => JSON.stringify(colorOf(name)));
   }
 
-  // Asking the browser for a style makes it compute all styles, so each is asked for once.
+  // Reading one style makes the browser compute all styles, so each is read once.
   function colorOf(name) {
     if (!colors.has(name)) {
       colors.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
@@ -220,7 +220,7 @@
     drawAnew();
   });
   window.addEventListener("resize", () => {
-    if (innerWidth === width) return; // the bar of a phone's browser came or went
+    if (innerWidth === width) return; // a phone's browser showed or hid its bar
     width = innerWidth;
     clearTimeout(pulled);
     pulled = setTimeout(drawAnew, SETTLED_MS);

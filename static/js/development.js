@@ -1,4 +1,4 @@
-// The page of `ftdash dev`: what it shows is fetched anew every second.
+// The page of `ftdash dev`: its contents are fetched again every second.
 "use strict";
 
 const shown = document.getElementById("main");

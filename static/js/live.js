@@ -1,15 +1,15 @@
 // Keeps a page true without reloading it.
 //
 // The event stream only says which pipelines changed; htmx then fetches all regions of the page in
-// one answer. Where the stream says nothing, cut or quiet, the page asks by itself. The badge shows the age of the
-// data, never the state of a connection. Nothing is swapped under a person's hands.
+// one answer. If the stream is silent, whether cut or idle, the page asks by itself. The badge shows
+// the age of the data, never the state of a connection. Nothing that a person is using is replaced.
 "use strict";
 
 (() => {
   const ASK_EVERY_MS = 3000; // unless the stream made it ask sooner
   const ASK_TIMEOUT_MS = 4000;
-  const AGING_MS = 4500; // what is older than five seconds has been called so by then
-  const SILENT_MS = 8000; // a busy server answers late; a server that refuses is away at once
+  const AGING_MS = 4500; // so that data older than five seconds is always shown as old
+  const SILENT_MS = 8000; // a busy server answers late; one that refuses counts as away at once
   const OLD_MS = 15000;
   const TICK_MS = 250;
 
@@ -22,7 +22,7 @@
   let askedAt = performance.now();
   let answeredAt = performance.now();
   let failedSince = null;
-  let isRefused = false; // the last answer was an error, and not silence
+  let isRefused = false; // the last answer was an error, not silence
   let asking = false;
   let askAgain = false;
   let state = null;
@@ -35,7 +35,7 @@
     refresh();
   }
 
-  // All tabs share one stream; where a browser has no such workers, each has its own.
+  // All tabs share one stream; in a browser without shared workers, each has its own.
   function sharedStream() {
     const worker = new SharedWorker(workerScript);
     worker.port.onmessage = (event) => heard(event.data);
@@ -61,7 +61,7 @@
 
   const stream = window.SharedWorker ? sharedStream() : ownStream();
 
-  // A tab nobody looks at needs none; the browser opens six connections to a host.
+  // A hidden tab needs no stream, and the browser opens at most six connections to a host.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) {
       stream.close();
@@ -99,7 +99,7 @@
     asking = false;
     const answer = event.detail.xhr;
     if (event.detail.successful && !answer.responseText.includes('id="pulse"')) {
-      location.reload(); // signed out meanwhile
+      location.reload(); // signed out in the meantime
       return;
     }
     if (event.detail.successful) {
@@ -119,8 +119,8 @@
 
   // --- taking in an answer
 
-  // htmx hands over each region of the answer; what changed in it is changed in place, so that what
-  // a person points at, has focused, opened or scrolled is still the same element.
+  // htmx passes each region of the answer; changes are made in place, so that an element that a person
+  // points at, has focused, opened or scrolled stays the same element.
   body.addEventListener("htmx:oobBeforeSwap", (event) => {
     event.detail.shouldSwap = false;
     const old = event.detail.target;
@@ -140,7 +140,7 @@
     morph(old, fresh);
     htmx.process(old);
     takePlace(old, place);
-    // What came above it would push it away from under the cursor.
+    // New content above it would push it away from under the cursor.
     if (pointed?.isConnected) scrollBy({ top: pointed.getBoundingClientRect().top - top, behavior: "instant" });
   }
 
@@ -151,23 +151,23 @@
     addEventListener(end, () => setTimeout(() => { pressed = null; }), true);
   }
 
-  // Asked anew for each region, the browser would compute the layout of the page for each.
+  // Kept here, because asking the browser in each region would compute the layout each time.
   let selected = null; // where the selected text begins
   document.addEventListener("selectionchange", () => {
     const selection = getSelection();
     selected = selection.isCollapsed ? null : selection.anchorNode;
   });
 
-  // Forms stand outside the regions: what can be lost is a click or a selection.
+  // Forms are outside the regions, so only a click or a selection can be lost.
   function isInUse(region) {
     return [pressed, selected].some((each) => each instanceof Node && region.contains(each));
   }
 
-  // A link or a button under the cursor, or with the focus, whose place another one would take, or
-  // none. Its region waits until the person has gone on, unless the change is what they asked for.
+  // Finds a link or a button under the cursor, or with the focus, that the change would replace or
+  // remove. Its region waits until the person moves on, unless they asked for the change.
   const ACTIONABLE = "a, button, summary, input, select, textarea";
-  let held = null; // what the person points at or has focused
-  let asksForIt = false; // the next answer is to what they have chosen
+  let held = null; // the element that the person points at or has focused
+  let asksForIt = false; // the next answer is to their own choice
 
   function holdsBack(old, fresh) {
     if (asksForIt) return false;
@@ -196,8 +196,8 @@
   }
 
   // Makes `old` like `fresh`, and keeps each element that is in both: the one with the same id or
-  // link, or of the same kind in the same place. A clock or a moment was rewritten for the viewer:
-  // it is replaced, and adopted anew.
+  // link, or of the same kind in the same place. A clock or a moment was rewritten for the viewer, so
+  // it is replaced, and then adopted again.
   function morph(old, fresh) {
     for (const { name } of [...old.attributes]) {
       if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
@@ -242,11 +242,11 @@
     return one.nodeName === other.nodeName && keyOf(one) === keyOf(other) && !(one instanceof Element && one.matches(REWRITTEN));
   }
 
-  // Where the keyboard was in a region, and how far its tables were scrolled. What was focused is
-  // known again by the nearest id, its kind and its link: rows move down when one is added.
+  // Remembers where the keyboard was in a region, and how far its tables were scrolled. The focused
+  // element is found again by the nearest id, its kind and its link: rows move down when one is added.
   const FOCUSABLE = "a, button, summary, input, select, textarea, [tabindex]";
 
-  const scrolledTo = new WeakMap(); // what a person has scrolled -> how far, known without a layout
+  const scrolledTo = new WeakMap(); // scrolled element -> how far, known without computing a layout
   addEventListener("scroll", ({ target }) => {
     if (target instanceof Element) scrolledTo.set(target, { left: target.scrollLeft, top: target.scrollTop });
   }, true);
@@ -286,7 +286,7 @@
 
   let freshFrom = null;
   let freshAt = null;
-  let silentAt = null; // when whoever has not spoken by then is called silent
+  let silentAt = null; // when a process that has sent nothing counts as silent
 
   function readPulse() {
     const pulse = document.getElementById("pulse").dataset;
@@ -306,7 +306,7 @@
     if (now - askedAt > ASK_EVERY_MS || isSomebodyLate(now)) refresh();
   }
 
-  // The stream says so to those whom it tells of anything; the others would ask too late.
+  // The stream tells the pages that it reaches; the others would ask too late.
   function isSomebodyLate(now) {
     return silentAt !== null && now > silentAt && askedAt < silentAt && now - pushedAt > ASK_EVERY_MS;
   }
@@ -362,14 +362,14 @@
   });
 
   dialog?.addEventListener("htmx:afterSwap", (event) => {
-    if (event.target.id !== "dialog-body") return;  // a part of it: nobody's place is changed
+    if (event.target.id !== "dialog-body") return;  // only a part of it was swapped: the focus stays
     if (!dialog.open) dialog.showModal();
     const wrong = dialog.querySelector(".has-error :is(input, select)");
     (wrong ?? dialog.querySelector("#id_reason"))?.focus();
   });
   dialog?.addEventListener("close", () => {
     document.getElementById("dialog-body").replaceChildren();
-    // The browser goes back to the link by itself, unless a refresh has replaced that meanwhile.
+    // The browser returns to the link by itself, unless a refresh has replaced the link meanwhile.
     namesakes(document.getElementById("main"), openedBy)[0]?.focus({ preventScroll: true });
   });
   dialog?.addEventListener("htmx:responseError", (event) => {

@@ -1,7 +1,7 @@
-// The command palette (Ctrl-K) and the keyboard's shortcuts (their list on ?), on every page.
+// The command palette (Ctrl-K) and the keyboard shortcuts (listed by ?), on every page.
 //
-// The server finds what the palette shows, and checks there who may act. The text keeps the focus;
-// arrows choose among the results, which the text names as its active descendant.
+// The server finds the results, and checks who may act. The text field keeps the focus; the arrow keys
+// choose among the results, and the field names the chosen one as its active descendant.
 "use strict";
 
 (() => {

@@ -1,6 +1,6 @@
-// One event stream for all tabs of a browser, which opens six connections to a host and no more.
+// One event stream for all tabs of a browser, which opens at most six connections to a host.
 //
-// A SharedWorker. Tabs join and leave; what the stream says is passed on to those that are there.
+// A SharedWorker. Tabs join and leave; it passes the events on to all tabs that are there.
 "use strict";
 
 const tabs = new Set();

@@ -1,7 +1,7 @@
 // The time axes of charts in the viewer's zone: round times of that zone at the ticks, its name below.
 //
-// Plotly knows no zones. It draws instants as UTC, so that an hour is as long as any other, also when
-// clocks are set back; what is written at the ticks and of what is pointed at is made here.
+// Plotly knows no zones. It draws instants as UTC, so that all hours are equally long, even when clocks
+// are set back. This script writes the labels of the ticks and of the point under the cursor.
 "use strict";
 
 window.timeAxes = (() => {
@@ -13,12 +13,12 @@ window.timeAxes = (() => {
     ...[1, 2, 3, 6, 12].map((count) => count * HOUR),
     ...[1, 2, 4, 7, 14, 28, 56, 112, 224, 448].map((count) => count * DAY),
   ];
-  const OFFSETS = 15 * MINUTE; // what zones are apart, and what clocks are set by, is a multiple of it
+  const OFFSETS = 15 * MINUTE; // zone offsets and clock changes are multiples of it
   const TICK_PX = 80;
   const TICKS_MAX = 8;
   const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
-  // Instants as Plotly reads them; beside each what the viewer's clock showed, as `text` for hovers.
+  // Instants as Plotly reads them, each with the viewer's local time as `text` for hovers.
   function readable(figure) {
     for (const letter of ["x", "y"]) {
       const axis = figure.layout[`${letter}axis`];
@@ -32,7 +32,7 @@ window.timeAxes = (() => {
     return figure;
   }
 
-  // Once a chart is drawn: its range follows from what is in it, or from how far one has zoomed in.
+  // Call it once a chart is drawn: the range depends on the data, or on how far a person has zoomed in.
   function fit(plot) {
     const axis = plot.layout.xaxis;
     if (axis.type !== "date") return;
@@ -48,7 +48,7 @@ window.timeAxes = (() => {
     });
   }
 
-  // Where the viewer's clock shows a multiple of `step`, also on a day of 23 or 25 hours.
+  // Returns when the viewer's clock shows a multiple of `step`, even on a day of 23 or 25 hours.
   function ticks(from, to, step) {
     const stride = Math.min(step, OFFSETS);
     const found = [];
@@ -58,7 +58,7 @@ window.timeAxes = (() => {
     return found;
   }
 
-  // The day, or the year, only where it is another one than at the tick before.
+  // Adds the day, or the year, only where it differs from that of the previous tick.
   function labels(at, step) {
     const clock = { hour: "2-digit", minute: "2-digit", hour12: false };
     if (step < MINUTE) clock.second = "2-digit";
@@ -84,7 +84,7 @@ window.timeAxes = (() => {
     return at === null ? "" : new Date(wall(at)).toISOString();
   }
 
-  // Plotly writes ranges as `2026-11-22 07:00:05.25`, and leaves out what is zero at the end.
+  // Plotly writes ranges as `2026-11-22 07:00:05.25`, and leaves out trailing zeros.
   function instant(written) {
     const [year, month, day, hour = 0, minute = 0, second = 0] = written.split(/[^\d.]/).map(Number);
     return Date.UTC(year, month - 1, day, hour, minute) + second * SECOND;

@@ -1,5 +1,5 @@
-// Shows moments in the viewer's zone, the title has them in UTC (a sentence has both in its text), takes
-// moments in that zone, and lets ages tick: on every page, and in whatever comes to stand on it later.
+// Shows moments in the viewer's zone, with UTC in the title (a sentence has both in its text), accepts
+// input in that zone, and lets ages tick: on every page, and in content that is added to it later.
 "use strict";
 
 (() => {
@@ -8,20 +8,20 @@
   const CLOCK = ".clock[data-age-ms]";
   const MOMENT = "time[data-moment]";
   const SENTENCE = "option, [data-moments]:not(:has(*)), [data-moments] li"; // hold text only
-  const INPUT = "input[type=datetime-local]"; // comes and goes in UTC; who has no script types UTC
+  const INPUT = "input[type=datetime-local]"; // in UTC for the server; without this script, people type UTC
   const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
   const UTC_IN_TEXT = /(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g;
 
   function adopt(root) {
     const now = performance.now();
     for (const clock of within(root, CLOCK)) {
-      clock.startedAt ??= now - Number(clock.dataset.ageMs); // one that is only moved is no younger
+      clock.startedAt ??= now - Number(clock.dataset.ageMs); // a moved element keeps its age
     }
     for (const time of within(root, MOMENT)) {
       time.textContent = written(new Date(time.dateTime), time.dataset.moment);
     }
     for (const sentence of within(root, SENTENCE)) {
-      sentence.dataset.said ??= sentence.textContent; // one that is only moved is written once
+      sentence.dataset.said ??= sentence.textContent; // a moved element is not rewritten
       const text = sentence.dataset.said.replace(UTC_IN_TEXT, (utc, day, clock) => `${written(new Date(`${day}T${clock}Z`), "full")} (${utc})`);
       if (sentence.textContent !== text) sentence.textContent = text;
     }
@@ -40,7 +40,7 @@
     tell();
   }
 
-  // What was not touched goes as it came: of the hour that clocks repeat, the second one, too.
+  // An untouched value is sent back unchanged, even if it is in the second of two repeated hours.
   function inUtc(input) {
     if (input.value === input.dataset.given) return input.defaultValue;
     const date = new Date(input.value);
@@ -85,7 +85,7 @@
     }
   }
 
-  // Parts are swapped in by htmx in several ways; whichever it was, it is seen before it is painted.
+  // htmx swaps parts in by several ways; this observer sees each of them before it is painted.
   new MutationObserver((changes) => {
     for (const change of changes) {
       for (const node of change.addedNodes) {

@@ -231,7 +231,7 @@ def test_a_snapshot_that_lacks_a_column_is_refused_by_name(build: Build, column:
     backend = build(ALL_GROUPS)
     table = backend.table(table_of(NUMBER))
 
-    with pytest.raises(Rejected, match=f"of the state 'table' lacks the column '{column}'"):
+    with pytest.raises(Rejected, match=f"of the state 'table' has no column '{column}'"):
         backend.restore("table", [snapshot.drop_columns([column])])
     assert len(table) == 0
 
@@ -310,7 +310,7 @@ def test_a_snapshot_of_a_batch_list_that_lacks_a_column_is_refused(
     backend.batch_list(EVENTS).append(1, events(("a", 1)))
     [batch] = backend.cut()[0].batches
 
-    with pytest.raises(Rejected, match=f"of the state 'events' lacks the column '{column}'"):
+    with pytest.raises(Rejected, match=f"of the state 'events' has no column '{column}'"):
         backend.restore("events", [batch.drop_columns([column])])
 
 

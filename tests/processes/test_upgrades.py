@@ -75,7 +75,7 @@ def test_the_output_is_exact_over_an_upgrade_that_goes_back(
 
     phase, message = outcome(site)
     assert phase == "FAILED"
-    assert message.startswith("It went back: the code before goes on from ")
+    assert message.startswith("It went back: the previous code continues from ")
     assert versions(site) == ["1.0", "2.0", "1.0"]
     assert list((tmp_path / "output").rglob("*superseded*")), "wrong rows had been committed"
     assert_rows_exact(tmp_path / "output")

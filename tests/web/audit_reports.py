@@ -15,7 +15,7 @@ PROVEN = SinkReport(
     difference=None,
 )
 DIFFERENCE = DifferenceReport(
-    what="70 rows were given, and so many are there, but not the same.",
+    what="70 rows were given, and as many are there, but not the same ones.",
     run_id=RunId("run-1"),
     checkpoint_id=CheckpointId(7),
     expected_rows=70,

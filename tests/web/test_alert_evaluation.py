@@ -246,7 +246,7 @@ def test_when_periodic_checkpoints_are_switched_off_what_is_late_clears(began: d
     evaluate(began + timedelta(seconds=15))
 
     alert = Alert.objects.get()
-    assert alert.cleared_because == "The run takes no periodic checkpoints any more."
+    assert alert.cleared_because == "The run no longer takes periodic checkpoints."
 
 
 def test_the_two_clocks_are_read_apart() -> None:

@@ -74,7 +74,7 @@ def test_an_operator_reads_what_fires_and_what_fired_and_acts_on_nothing(operato
     assert "No rule has been evaluated yet" in page
     assert "No alert has cleared yet" in page
     Evaluation.objects.create(pk=1, at=timezone.now())
-    assert "Nothing fires." in operator.get(reverse("alerts")).content.decode()
+    assert "No alert is firing." in operator.get(reverse("alerts")).content.decode()
     fire()
     evaluation.clear(Alert.objects.all(), "The run is over.", timezone.now())
     fire("other")

@@ -146,7 +146,7 @@ def test_a_stranger_is_told_nothing(cluster: Cluster) -> None:
     status, text = cluster.flink.run("list", token="wrong")
 
     assert status == 1
-    assert "opens nothing" in text
+    assert "is not valid" in text
     assert LINE.findall(text) == []
 
 

@@ -220,7 +220,7 @@ def test_an_admin_asks_on_the_page_and_the_audit_log_keeps_it(
     flink: RecordedFlink, admin: Client, operator: Client
 ) -> None:
     page = f"/flink-clusters/prod/jobs/{flink.jid}/"
-    assert "the job goes on" in words_in(text_of(admin, f"{page}ask/stop/"))
+    assert "the job keeps running" in words_in(text_of(admin, f"{page}ask/stop/"))
     given = {"directory": "s3://b/s", "savepoint_format": "NATIVE", "reason": "a deploy"}
 
     assert admin.post(f"{page}ask/stop/", given).url == page

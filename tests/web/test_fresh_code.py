@@ -132,7 +132,7 @@ def test_a_start_that_leaves_state_behind_is_confirmed_on_the_command_line(
     words = ["pipeline", "submit", "views", f"--flow={FLOW}"]
     words += [f"--parameter=data={tmp_path / 'data'}", "--request-id=start-2"]
 
-    with pytest.raises(CommandError, match=f"restore {path} to go on, or confirm"):
+    with pytest.raises(CommandError, match=f"restore {path} to continue, or confirm"):
         call_command(*words)
     assert not Run.objects.filter(number=2).exists()
     call_command(*words, "--yes", stdout=StringIO())

@@ -90,7 +90,7 @@ def test_where_a_target_gives_up_what_waits_it_says_when_and_what_is_lost(
         triggered.trigger_at,
         timedelta(minutes=15),
     )
-    assert "The oldest transaction of delays, of checkpoint 2, is open for" in early
+    assert "The oldest transaction of delays, of checkpoint 2, has been open for" in early
     assert "and 5 rows of output cannot be committed any more." in early
     assert "The target of delays may have given up its oldest transaction" in late
 
@@ -202,7 +202,7 @@ def test_without_a_run_it_says_so(admin: Client) -> None:
     answer = admin.post(reverse("guarantee-audit", args=[NAME]), follow=True)
 
     assert "flights has no run yet, so there is nothing to audit." in answer.content.decode()
-    assert "No run was started yet." in answer.content.decode()
+    assert "No run has been started yet." in answer.content.decode()
 
 
 def test_what_is_not_there_is_404(admin: Client) -> None:
@@ -242,7 +242,7 @@ def test_a_difference_is_shown_with_checkpoint_part_and_digests(run: Run, operat
 
     for shown in (
         "The output does not match the ledger",
-        "70 rows were given, and so many are there, but not the same.",
+        "70 rows were given, and as many are there, but not the same ones.",
         "In part-7.parquet.",
         "Given 70 rows, digest 00000000000000aa;",
         "found 70, digest 00000000000000bb.",

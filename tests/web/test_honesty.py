@@ -37,7 +37,7 @@ SILENT = (
     "The pages may be out of date. The projector, which turns reports of running pipelines into"
     " these pages, has been silent for 8 s; start it with `manage.py projector`. Requests wait. The"
     " worker, its beat or the Redis between them, which deliver requests and restart pipelines, has"
-    " been silent for 8 s; requests are kept and wait. Start what is down of them, such as with"
+    " been silent for 8 s; requests are kept and wait. Start those that are down, such as with"
     " systemctl start redis-server ftdash-worker ftdash-beat."
 )
 LIVE = {

@@ -193,7 +193,7 @@ def test_the_gap_in_a_topic_is_counted() -> None:
     assert figures(Cause.INPUT_LOST, said) == (
         "The gap has up to 3,600 records, offsets 1,200 to 4,799."
     )
-    assert figures(Cause.INPUT_LOST, "The stream s and all that was not read of it is gone.") == ""
+    assert figures(Cause.INPUT_LOST, "The stream s is gone, with the entries not read yet.") == ""
 
 
 def test_the_gap_in_a_stream_of_redis_is_counted_where_it_can_be() -> None:
@@ -224,8 +224,8 @@ def test_while_no_driver_lives_no_run_is_said_to_go_on(site: Path) -> None:
         each.standing for each in queries.open_incidents() if each.cause is Cause.DRIVER_LOST
     )
 
-    assert before.startswith("The run goes on in attempt 2.")
-    assert after == "The run goes on when its next driver has started."
+    assert before.startswith("The run continues in attempt 2.")
+    assert after == "The run continues once its next driver has started."
 
 
 def test_of_a_slot_that_is_gone_its_memory_is_told() -> None:
@@ -258,7 +258,7 @@ class TestAdvice:
         for cause in Cause:
             advice = advice_on(cause, has_failed=True)
             assert "by itself" not in advice.step
-            assert "goes on" not in advice.step or not ADVICE[cause].recovers_alone
+            assert "continues" not in advice.step or not ADVICE[cause].recovers_alone
             assert not advice.recovers_alone
             assert "estore" in advice.step or not ADVICE[cause].recovers_alone
             assert advice_on(cause, has_failed=False) is ADVICE[cause]

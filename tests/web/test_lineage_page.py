@@ -74,7 +74,7 @@ def test_of_very_many_runs_the_newest_are_shown(
     words = words_of(operator)
 
     assert [run.run_id for run in lineage("flights", 2) or []] == ["flights-2", "flights-3"]
-    assert "Shown are the newest 2 runs, and always the newest run of flights." in words
+    assert "This shows the newest 2 runs, and always the newest run of flights." in words
     assert "run 2 flights-2 Finished checkpoint 1 of flights-1" in words
 
 

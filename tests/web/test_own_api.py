@@ -260,7 +260,7 @@ def test_a_replay_of_the_quarantine_is_asked_for_and_refused_in_a_sentence(
     answer = post(client, "pipelines/flights/replay-quarantine", given)
 
     assert live.status_code == 422
-    assert "has no recovery point to go on from" in live.content.decode()
+    assert "has no recovery point to continue from" in live.content.decode()
     assert answer.status_code == 202, answer.content
     assert [(each.path, each.replays) for each in asked] == [("/x", ["numbers"])]
 

@@ -184,8 +184,8 @@ def test_who_came_with_a_one_time_password_chooses_their_own_before_anything() -
 @pytest.mark.parametrize(
     ("scope", "route", "words"),
     [
-        (TokenScope.ACT, "tokens", "by an admin who has signed in, by no token"),
-        (TokenScope.CONFIGURE, "people", "by an admin who has signed in, by no token"),
+        (TokenScope.ACT, "tokens", "Only a signed-in admin can change people and tokens"),
+        (TokenScope.CONFIGURE, "people", "Only a signed-in admin can change people and tokens"),
         (TokenScope.ACT, "alerts/rules", "a token of scope 'configure'"),
         (TokenScope.READ, "labs", "a token of scope 'act'"),
     ],

@@ -69,8 +69,8 @@ def of_upgrade(code: ShippedCode) -> None:
 
 NAMING = {
     "pipeline": (of_pipeline, "the pipeline flights, which starts from it"),
-    "living": (of_living_run, "run flights-1, which goes on or may still be audited"),
-    "young": (of_young_run, "run flights-1, which goes on or may still be audited"),
+    "living": (of_living_run, "run flights-1, which continues or may still be audited"),
+    "young": (of_young_run, "run flights-1, which continues or may still be audited"),
     "point": (of_point, "the recovery point /p, which it wrote"),
     "upgrade": (of_upgrade, "the upgrade of flights, which may start it"),
 }

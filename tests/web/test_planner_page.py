@@ -173,7 +173,7 @@ def test_what_was_never_measured_is_a_dash_and_said(operator: Client) -> None:
     page = words_of(operator)
 
     assert "No periodic checkpoint has completed yet" in page
-    assert "lacks the state size, the read speed, the bandwidth, a recovery that was measur" in page
+    assert "missing: the state size, the read speed, the bandwidth, a measured recovery" in page
 
 
 def test_sources_that_read_as_fast_as_they_can_have_nothing_to_spare(operator: Client) -> None:

@@ -231,7 +231,7 @@ def test_the_last_verification_and_the_fitness_of_each_point_are_shown(
 
     words = words_of(operator, PAGE)
 
-    assert "3 deleted meanwhile or not answered for by the storage, in 40 ms." in uncounted
+    assert "3 deleted meanwhile or without an answer from the storage, in 40 ms." in uncounted
     assert "ago were verified then: 1 point whole, 2 damaged, in 40 ms." in words
     assert "verified read again" in words
     assert "is being read: 3 of 40 files, 0 B of 9.00 MB" in words
@@ -272,7 +272,7 @@ def test_one_point_is_recommended_with_reason_and_estimate(admin: Client, site: 
     words = words_in(page)
 
     assert "recommended Checkpoint 2 of run 1 , completed" in words
-    assert "is the newest that can be used, so the least is read again: 0 records." in words
+    assert "is the newest usable point, so the least input is read again: 0 records." in words
     assert "0 records would be read again, in about 300 ms, judging by 1 measured" in words
     assert page.count("recommended</span>") == 2
     assert 'id="restore-recommended" data-dialog' in page

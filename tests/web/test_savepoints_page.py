@@ -328,7 +328,7 @@ def test_what_it_holds_leads_to_its_rows_page_by_page(operator: Client) -> None:
     assert "views" in words(holds)
     assert "50 rows on this page; 50 of 60 have been searched so far." in words(first)
     assert "10 rows on this page; 60 of 60 have been searched so far." in words(second)
-    assert "That is all" in words(second)
+    assert "No more rows" in words(second)
 
 
 def test_rows_are_found_by_value_and_a_wrong_value_says_what_is_wrong(operator: Client) -> None:
@@ -502,13 +502,13 @@ def test_a_comparison_says_what_it_waits_for_goes_on_after_it_and_waits_no_longe
     comparisons.go_on_comparing(key)
     given_up = words(admin.get(address, SINCE))
 
-    assert "It cannot go on now and will be tried again: The storage does not answer." in words(
+    assert "It cannot continue now and will be tried again: The storage does not answer." in words(
         waiting
     )
     assert 'hx-trigger="load delay:1s"' in waiting.content.decode()
     assert "10 of 40 rows that are new" in done
     assert (row.waiting_for, row.waiting_since) == ("", None)
-    assert "The comparison failed : It could not go on for 5 min: The storage does not" in given_up
+    assert "The comparison failed : It could not continue for 5 min: The storage does" in given_up
 
 
 def test_a_verification_says_what_it_waits_for_and_ends_where_it_may_not_read(
@@ -525,7 +525,7 @@ def test_a_verification_says_what_it_waits_for_and_ends_where_it_may_not_read(
     monkeypatch.setattr(comparisons, "roots", lambda: ["/elsewhere"])
     assert not comparisons.go_on_inspecting(key)
 
-    assert "It cannot go on now and will be tried again: The storage does not answer." in waiting
+    assert "It cannot continue now and will be tried again: The storage does not answer." in waiting
     assert "/elsewhere" in words(admin.get(ONE))
     assert PointInspection.objects.get().ended_at is not None
 

@@ -92,7 +92,7 @@ def test_a_security_key_is_added_asked_for_and_removed(
     page.goto(f"{installation.address}/second-factor/")
     page.get_by_role("link", name="Add a security key").click()
     page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     keep_picture(page, "add-key")
     page.get_by_role("button", name="Add the key").click()
     expect(page.get_by_role("heading", name="Recovery codes")).to_be_visible()

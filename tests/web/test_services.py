@@ -248,7 +248,7 @@ def test_settings_of_the_running_run_are_changed_by_a_command() -> None:
 def test_a_change_that_the_driver_would_refuse_is_not_stored() -> None:
     running()
 
-    with pytest.raises(Rejected, match=r"heartbeat\.timeout cannot change while a run goes on"):
+    with pytest.raises(Rejected, match=r"heartbeat\.timeout cannot change during a run"):
         ask(ChangeSettings(settings={"heartbeat.timeout": "1 s"}))
 
     assert not Request.objects.filter(kind=RequestKind.CHANGE_SETTINGS).exists()

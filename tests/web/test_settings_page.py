@@ -37,7 +37,7 @@ def test_before_the_first_token_the_page_says_what_that_means(operator: Client) 
     page = operator.get(reverse("settings")).content.decode()
 
     assert "There is no token yet" in page
-    assert "Nothing was changed yet" in page
+    assert "Nothing has been changed yet" in page
 
 
 def test_an_invitation_shows_the_password_once(admin: Client) -> None:

@@ -76,7 +76,7 @@ def test_an_action_says_its_consequence_before_it_is_asked_for(admin: Client, ac
 
     form = words_in(admin.get(address(action)).content.decode())
 
-    assert re.search("goes on|ends|will be replayed|are not kept", form)
+    assert re.search("keeps running|continues|ends|will be replayed|are not kept", form)
     assert "Kept in the audit log" in form
 
 

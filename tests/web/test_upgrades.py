@@ -136,7 +136,8 @@ def test_it_goes_back_to_the_code_before_when_the_new_run_fails(
     row = carry_on(row)
     assert (row.step, row.request.phase) == (UpgradeStep.ENDED, RequestPhase.FAILED)
     assert row.request.message == (
-        f"It went back: the code before goes on from {row.savepoint}. Run 2 failed: It is broken."
+        f"It went back: the previous code continues from {row.savepoint}."
+        " Run 2 failed: It is broken."
     )
 
 
@@ -268,7 +269,7 @@ def test_a_stop_that_fails_is_asked_again_and_then_given_up(story: Story, new: S
 
     assert (row.step, row.request.phase) == (UpgradeStep.ENDED, RequestPhase.FAILED)
     assert row.request.message == (
-        "No savepoint could be taken, so Run 1 goes on with the code before. It was too slow."
+        "No savepoint could be taken, so Run 1 continues with the previous code. It was too slow."
     )
 
 

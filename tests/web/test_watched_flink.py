@@ -261,7 +261,7 @@ def test_history_survives_the_death_of_the_cluster(operator: Client) -> None:
     words = words_in(text_of(operator, job_page(flink)))
     assert "The cluster does not answer" in words
     assert "it was running when the cluster last said so" in words
-    assert "It was last heard" in words
+    assert "It last answered" in words
     newest = FlinkCheckpoint.objects.latest("checkpoint_id").checkpoint_id
     page = text_of(operator, f"{job_page(flink)}checkpoints/{newest}/")
     assert "subtasks acknowledged" in words_in(page)
@@ -430,7 +430,7 @@ def test_an_operator_looks_and_changes_nothing(flink: RecordedFlink, operator: C
     watched(flink)
 
     for page in (HOME, job_page(flink)):
-        assert "Watch no longer" not in words_in(text_of(operator, page))
+        assert "Stop watching" not in words_in(text_of(operator, page))
     posts = ("/watch/flink/", f"{HOME}remove/", f"{job_page(flink)}ask/cancel/")
     assert [operator.post(each, {"reason": "x"}).status_code for each in posts] == [403] * 3
     assert [operator.get(each).status_code for each in posts] == [403] * 3

@@ -146,7 +146,7 @@ def test_a_failed_query_has_one_incident_until_it_runs_for_a_minute(operator: Cl
     assert WatchedIncident.objects.get().closed_at is None
     trouble.judge_watched(now + timedelta(seconds=70))
     assert WatchedIncident.objects.get(cause="query-failed").closed_at is not None
-    assert "over: it was not seen any more" in words_in(text_of(operator, "/events/"))
+    assert "over: no longer seen" in words_in(text_of(operator, "/events/"))
 
 
 def test_damage_and_an_altered_savepoint_are_found_by_their_rows(

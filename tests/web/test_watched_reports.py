@@ -170,7 +170,7 @@ def test_a_revoked_token_gets_one_sentence() -> None:
 
     assert answer.status_code == 401
     assert answer.json()["errors"] == [
-        "This token opens nothing; it was mistyped, revoked or has expired."
+        "This token is not valid; it was mistyped, was revoked or has expired."
     ]
     assert Client().post(EVENTS).status_code == 401
 

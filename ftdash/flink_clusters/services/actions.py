@@ -58,8 +58,8 @@ CANCELLED_AGAIN = (
     "The first request had no answer, so it was sent again; to cancel twice does nothing more."
 )
 FORGOTTEN = (
-    "It was sent, and Flink does not know it any more: the JobManager was started again, or took"
-    " too long. Look for its savepoint in the directory, and at the state of the job, before you"
+    "It was sent, but Flink no longer knows it: the JobManager was restarted, or took too long."
+    " Look for its savepoint in the directory, and at the state of the job, before you"
     " ask again."
 )
 SILENT = (

@@ -577,7 +577,7 @@ class Migration(migrations.Migration):
                             ("STARTING", "start the new code"),
                             ("WATCHING", "watch its first checkpoints"),
                             ("CANCELING", "end the new code"),
-                            ("RESTORING", "start the code before"),
+                            ("RESTORING", "start the previous code"),
                             ("ENDED", "ended"),
                         ],
                         default="CHECKING",

@@ -188,7 +188,7 @@ def _wait(row: PointComparison, why: str) -> None:
         _move(row, waiting_for=why, waiting_since=since)
         return
     minutes = int((now - since) / timedelta(minutes=1))
-    _move(row, problem=f"It could not go on for {minutes} min: {why}", ended_at=now)
+    _move(row, problem=f"It could not continue for {minutes} min: {why}", ended_at=now)
 
 
 def _step(row: PointComparison) -> tuple[int, int, list[StateDifference]]:

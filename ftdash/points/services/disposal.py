@@ -143,6 +143,6 @@ def label_savepoint(
             path=path, defaults={"label": label, "labelled_by": requester, "labelled_at": now}
         )
         request = store(question, LabelSavepoint(path=path, label=label), row, None, 0.0)
-        text = f"It is called {label!r} now." if label else "It has no label any more."
+        text = f"It is called {label!r} now." if label else "It no longer has a label."
         end_request(request, RequestPhase.SUCCEEDED, text, now)
     return RequestId(request.request_id)

@@ -70,7 +70,7 @@ def newest_point(pipeline: str) -> str:
     point = next((each for each in points if each.is_present), None)
     if point is None:
         raise Rejected(
-            f"{pipeline} has no recovery point to go on from, and a quarantine belongs to one;"
+            f"{pipeline} has no recovery point to continue from, and a quarantine belongs to one;"
             " start the pipeline from the beginning instead."
         )
     return point.path

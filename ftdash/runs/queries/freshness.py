@@ -30,7 +30,7 @@ _SILENT = {
     ),
     HeartbeatName.RECONCILE: (
         "The worker, its beat or the Redis between them, which deliver requests and restart"
-        " pipelines, {since}; requests are kept and wait. Start what is down of them, such as with"
+        " pipelines, {since}; requests are kept and wait. Start those that are down, such as with"
         " systemctl start redis-server ftdash-worker ftdash-beat."
     ),
 }

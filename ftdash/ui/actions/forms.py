@@ -92,7 +92,7 @@ class LabelField(forms.CharField):
         super().__init__(
             label="Label",
             required=False,
-            help_text="A name to find it by; may be left out, and changed afterwards.",
+            help_text="Optional: a name to find it by. You can change it later.",
             widget=forms.TextInput(attrs=attributes),
             **kwargs,
         )
@@ -105,8 +105,8 @@ class FormatField(forms.ChoiceField):
             choices=FORMATS,
             initial=SavepointFormat.CANONICAL.value,
             required=False,
-            help_text="Canonical is for keeping: any state backend takes it, and any program reads"
-            " it. Native is faster to write and to restore, and for the same backend first of all.",
+            help_text="Canonical is for keeping: any state backend can restore it, and any program"
+            " can read it. Native is faster to write and restore, but mainly for the same backend.",
             **kwargs,
         )
 

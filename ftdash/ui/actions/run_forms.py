@@ -74,7 +74,7 @@ class TakeSavepointForm(SavepointForm):
 
 FOR_GOOD = (
     "Fired windows cannot be undone: a run restored from this savepoint drops every further record"
-    " as late. Only for a pipeline that will not go on."
+    " as late. Use it only for a pipeline that will not continue."
 )
 
 
@@ -140,7 +140,7 @@ class CancelForm(SavepointForm, ConfirmedForm):
         """Covers both choices."""
         return (
             f"{self.page.actions[self.command.kind].consequence} With a savepoint first they are:"
-            " the run ends once it is complete, and goes on if it fails."
+            " the run ends once the savepoint is complete, and keeps running if it fails."
         )
 
     def chosen(self) -> Cancel | CancelWithSavepoint:

@@ -142,7 +142,7 @@ def left_behind(page: PipelinePage) -> list[str]:
             " again."
         )
     if newest is not None:
-        said.append("To go on where it stopped, choose Restore instead.")
+        said.append("To continue where it stopped, choose Restore instead.")
     return said
 
 
@@ -160,7 +160,7 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
         required=False,
     )
     allow_non_restored_state = forms.BooleanField(
-        label="Leave behind state of operators that the pipeline does not have any more",
+        label="Leave behind state of operators that the pipeline no longer has",
         required=False,
     )
     settings = PairsField(
@@ -170,7 +170,7 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
     parameters = PairsField(
         label="Changed parameters",
         example="name: value",
-        help_text="One per line; kept likewise.",
+        help_text="One per line; later runs keep the change.",
     )
     renamed = PairsField(
         label="Renamed operators",
@@ -178,7 +178,7 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
         help_text="One per line: an operator's uid in the point, and the one it has now.",
     )
     accepted_gaps = LinesField(
-        label="Input to go on without",
+        label="Input to continue without",
         example="source split first-last",
         help_text="One gap per line, as the verdict names it. These records are lost for good.",
     )
@@ -410,7 +410,7 @@ class UpgradeForm(ActionForm):
     package = forms.ChoiceField(label="Package", required=False)
     wheel = forms.FileField(label="Or a wheel from your computer", required=False)
     allow_non_restored_state = forms.BooleanField(
-        label="Leave behind state of operators that the new code does not have any more",
+        label="Leave behind state of operators that the new code no longer has",
         required=False,
     )
 

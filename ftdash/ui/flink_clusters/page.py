@@ -199,19 +199,19 @@ def checkpoint_view(name: str, jid: str, checkpoint_id: int) -> CheckpointView:
 class WatchForm(ReasonedForm):
     name = forms.CharField(
         label="Name",
-        help_text="How this dashboard calls the cluster.",
+        help_text="The name of the cluster in this dashboard.",
         widget=forms.TextInput(attrs=PLAIN_TEXT),
     )
     address = forms.CharField(
         label="Address",
-        help_text="Of Flink's web page and REST interface, such as http://jobmanager:8081.",
+        help_text="That of Flink's web page and REST interface, such as http://jobmanager:8081.",
         widget=forms.TextInput(attrs=PLAIN_TEXT),
     )
     header = forms.CharField(
         label="Header with a token",
         required=False,
-        help_text="Only if something in front of Flink asks for it, such as Authorization: Bearer"
-        " TOKEN. It is sent to this address alone, and no page shows it again.",
+        help_text="Only if a proxy in front of Flink asks for it, such as Authorization: Bearer"
+        " TOKEN. It is sent only to this address, and no page shows it again.",
         widget=forms.PasswordInput(attrs={**PLAIN_TEXT, "autocomplete": "new-password"}),
     )
     field_order = ("name", "address", "header", "reason")
@@ -258,7 +258,7 @@ def remove(request: HttpRequest, name: str) -> HttpResponse:
         "words": "The history that this dashboard keeps of the cluster is deleted: its jobs, their"
         " checkpoints and failures, and the catalogue of points. Flink itself has at most the"
         " newest ten. The cluster, its jobs and their files are not touched.",
-        "done": f"{name} is watched no longer; the cluster itself goes on.",
+        "done": f"ftdash no longer watches {name}; the cluster itself keeps running.",
     }
     return watch_no_longer(request, "flink_clusters/remove.html", context, registration.remove)
 
@@ -294,7 +294,7 @@ class StopForm(SavepointForm):
         label="Drain it",
         required=False,
         help_text="The sources end as if their input did, and windows fire. Choose it only if the"
-        " job is not to go on from this savepoint.",
+        " job will not continue from this savepoint.",
     )
 
 
@@ -334,7 +334,7 @@ OFFERS: Mapping[str, Offer] = {
         kind=FlinkActionKind.SAVEPOINT,
         title="Take a savepoint",
         button="Take it",
-        words="Flink writes the whole state of the job into a directory. The job goes on.",
+        words="Flink writes the whole state of the job into a directory. The job keeps running.",
         form=SavepointForm,
     ),
     "stop": Offer(
@@ -342,7 +342,7 @@ OFFERS: Mapping[str, Offer] = {
         title="Stop with a savepoint",
         button="Stop it",
         words="Flink takes a savepoint, and the job ends with it. Start the job from that savepoint"
-        " to go on. If the savepoint fails, the job goes on.",
+        " to continue. If the savepoint fails, the job keeps running.",
         form=StopForm,
         is_destructive=True,
     ),
@@ -382,7 +382,7 @@ def ask(request: HttpRequest, name: str, jid: str, action: str) -> HttpResponse:
         except Rejected as refusal:
             form.add_error(None, str(refusal))
         else:
-            messages.success(request, "It is asked for; the job's page says what becomes of it.")
+            messages.success(request, "Requested. The job's page shows the outcome.")
             return redirect("flink-job", name, jid)
     status = REFUSED if request.method == "POST" else 200
     context = {"form": form, "name": name, "job": found, "offer": offer}

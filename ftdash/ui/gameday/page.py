@@ -196,7 +196,7 @@ class GameDayPage:
 class GameDayForm(ConfirmedForm):
     fault = forms.ChoiceField(label="Fault")
     slot = forms.TypedChoiceField(
-        label="Slot", coerce=int, required=False, help_text="Not used where no slot is hit."
+        label="Slot", coerce=int, required=False, help_text="Ignored if no slot is hit."
     )
 
     def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:

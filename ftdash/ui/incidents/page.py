@@ -41,7 +41,7 @@ class NoteForm(forms.Form):
         label="Note",
         required=False,  # the service says what a note needs, to programs too
         widget=forms.Textarea(attrs={"rows": 2, "maxlength": services.NOTE_LENGTH_MAX}),
-        help_text="What you have found, or that you look after it. Everybody can read it.",
+        help_text="What you have found, or that you are working on it. Everyone can read it.",
     )
 
 

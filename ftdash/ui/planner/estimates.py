@@ -210,14 +210,14 @@ def _parts(estimate: RecoveryEstimate) -> str:
 
 
 def _missing(given: Presumed, facts: PlanningFacts) -> str:
-    lacks = {
+    missing = {
         "the state size": given.state_bytes is None,
         "the interval": given.interval_ms is None,
         "the read speed": not given.read_bytes_per_s,
         "the bandwidth": not given.bandwidth_bytes_per_s,
-        "a recovery that was measured": not facts.recoveries,
+        "a measured recovery": not facts.recoveries,
     }
-    return f"lacks {', '.join(name for name, is_missing in lacks.items() if is_missing)}"
+    return f"missing: {', '.join(name for name, is_missing in missing.items() if is_missing)}"
 
 
 def _catch_up_note(estimate: RecoveryEstimate | None, facts: PlanningFacts) -> str:

@@ -45,7 +45,7 @@ def lost_time(costs: Costs, best_ms: float, now_ms: float | None) -> Figure | No
         return None
     steps = [best_ms / SPAN * SPAN ** (2 * index / (POINTS - 1)) for index in range(POINTS)]
     data = [
-        curve("all that is lost", steps, [lost_ratio(step, costs) for step in steps], "solid", 1),
+        curve("all lost time", steps, [lost_ratio(step, costs) for step in steps], "solid", 1),
         curve("by checkpoints", steps, [costs.checkpoint_ms / step for step in steps], "dash", 2),
         mark("advised", best_ms, costs, "star"),
     ]

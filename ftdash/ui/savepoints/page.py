@@ -163,7 +163,7 @@ class FilterForm(forms.Form):
     value = forms.CharField(
         label="is",
         required=False,
-        help_text="Written as the column's type is; nothing shows all rows.",
+        help_text="Written like the column's type. Empty: all rows.",
         widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
     )
 

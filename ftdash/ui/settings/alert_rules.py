@@ -30,7 +30,7 @@ ALL = ("", "all pipelines")
 _NUMBERS = {
     "fire_above": ("Fires above", "Seconds for times, bytes for data, else a count.", 60),
     "fire_after_s": (
-        "Fires after so many seconds above",
+        "Fires after this many seconds above",
         "0: at the first look.",
         10,
     ),
@@ -39,7 +39,7 @@ _NUMBERS = {
         "Not above the first value; between them it stays.",
         30,
     ),
-    "clear_after_s": ("Clears after so many seconds below", "", 30),
+    "clear_after_s": ("Clears after this many seconds below", "", 30),
 }
 
 
@@ -297,7 +297,7 @@ def _alert(of: str) -> queries.AlertView:
 
 
 def _before_change(of: str) -> str:
-    return f"It watches: {_rule(of).watched.label}. What fires now goes on until it clears."
+    return f"It watches: {_rule(of).watched.label}. Alerts that fire now do so until they clear."
 
 
 def _before_switching_on(of: str) -> str:
@@ -307,7 +307,7 @@ def _before_switching_on(of: str) -> str:
 def _before_ending(of: str) -> str:
     firing = _rule(of).firing
     now = f"It fires for {', '.join(firing)}, and clears there." if firing else "It fires nowhere."
-    return f"{now} It alerts no more."
+    return f"{now} It no longer raises alerts."
 
 
 def _before_acknowledging(of: str) -> str:
@@ -338,7 +338,7 @@ def _before_test(of: str) -> str:
 def _before_deleting_channel(of: str) -> str:
     waiting = _channel(of).waiting
     dropped = f" {plural(waiting, 'message')} that wait are dropped." if waiting else ""
-    return f"It receives no more alerts.{dropped}"
+    return f"It no longer receives alerts.{dropped}"
 
 
 ACTIONS = {

@@ -87,7 +87,7 @@ def make_token(_: str, values: Values, who: str) -> Done:
 
 def revoke_token(of: str, values: Values, who: str) -> Done:
     services.revoke_token(name=of, revoked_by=who, reason=values["reason"])
-    return Done(f"The token {of} opens nothing any more.")
+    return Done(f"The token {of} no longer works.")
 
 
 def reset_factor(of: str, values: Values, who: str) -> Done:
@@ -156,8 +156,8 @@ def _before_role(of: str) -> str:
 def _before_deactivating(of: str) -> str:
     role = _of_person(of).role.value
     return (
-        f"{of} ({role}) is signed out everywhere and cannot sign in. Their requests go on and stay"
-        " in the log; tokens they made keep working."
+        f"{of} ({role}) is signed out everywhere and cannot sign in. Their requests continue and"
+        " stay in the log; tokens they made keep working."
     )
 
 

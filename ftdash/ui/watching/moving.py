@@ -41,12 +41,12 @@ class ShownSource:
 
 
 class OriginForm(forms.Form):
-    origin = forms.ChoiceField(label="Go on behind")
+    origin = forms.ChoiceField(label="Continue after")
 
     def __init__(self, request: HttpRequest, detail: QueryDetail) -> None:
         choices = origins(detail)
         super().__init__({"origin": request.GET.get("origin") or _recommended(detail)})
-        self.fields["origin"] = forms.ChoiceField(label="Go on behind", choices=choices)
+        self.fields["origin"] = forms.ChoiceField(label="Continue after", choices=choices)
         self.is_valid()
 
     @property

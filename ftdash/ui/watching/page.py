@@ -162,7 +162,7 @@ def _lags(found: BatchView) -> list[tuple[str, int]]:
 class WatchForm(forms.Form):
     name = forms.CharField(
         label="Name",
-        help_text="How this dashboard calls the query.",
+        help_text="The name of the query in this dashboard.",
         widget=forms.TextInput(attrs=PLAIN_TEXT),
     )
     directory = forms.CharField(
@@ -195,8 +195,8 @@ class WatchForm(forms.Form):
         required=False,
         min_value=0.001,
         max_value=1e9,
-        help_text="As in trigger(processingTime=...); without it the dashboard goes by the starts"
-        " of batches.",
+        help_text="As in trigger(processingTime=...); without it the dashboard uses the start"
+        " times of batches.",
     )
     reason = forms.CharField(
         label="Why",
@@ -260,14 +260,14 @@ class LimitsForm(ReasonedForm):
         required=False,
         min_value=1,
         max_value=2**53,
-        help_text="Empty: an incident opens when ever more wait.",
+        help_text="Empty: an incident opens when the number keeps growing.",
     )
     batch_max_s = forms.FloatField(
         label="Seconds that a batch takes",
         required=False,
         min_value=0.001,
         max_value=1e9,
-        help_text="Empty: a batch may take as long as it takes.",
+        help_text="Empty: no limit.",
     )
     field_order = Limits.__struct_fields__
 
@@ -317,7 +317,7 @@ def remove(request: HttpRequest, name: str) -> HttpResponse:
         "words": "The history that this dashboard keeps of the query is deleted. The query and its"
         " files are not touched, and its savepoints stay where they are; what its listener reports"
         " is ignored until you watch it again.",
-        "done": f"{name} is watched no longer; the query itself goes on.",
+        "done": f"ftdash no longer watches {name}; the query itself keeps running.",
     }
     return watch_no_longer(request, "watching/remove.html", context, registration.remove)
 

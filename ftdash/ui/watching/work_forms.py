@@ -51,7 +51,7 @@ class TakeForm(ReasonedForm):
         help_text="A fork can then run that batch again with exactly the rows that it had.",
     )
     keep_days = forms.FloatField(
-        label="Keep it for so many days",
+        label="Days to keep it",
         required=False,
         min_value=0.001,
         max_value=KEEP_DAYS_MAX,
@@ -80,21 +80,21 @@ class RewindForm(ReasonedForm):
     origin = forms.ChoiceField(label="Go back to")
     target = forms.CharField(
         label="New checkpoint directory",
-        help_text="It must not exist yet, and lie below a directory of FTDASH_WATCH_ROOTS.",
+        help_text="It must not exist yet, and must be below a directory of FTDASH_WATCH_ROOTS.",
         widget=forms.TextInput(attrs=PLAIN_TEXT),
     )
     boundaries = forms.ChoiceField(label="The next batch takes", choices=BOUNDARIES)
     output = forms.ChoiceField(
         label="The output after the batch",
         choices=OUTPUTS,
-        help_text="A sink that goes by batch ids, as Delta does by application id and version,"
+        help_text="A sink that checks batch ids, as Delta does by application id and version,"
         " drops what it has seen: give the fork another application id.",
     )
     output_target = forms.CharField(
         label="New place for the output",
         required=False,
         help_text="If the output is copied, or if Spark's file sink writes to a new place: it needs"
-        " a log of the batches before, which ftdash writes there, empty.",
+        " a log of the earlier batches, and ftdash writes an empty one there.",
         widget=forms.TextInput(attrs=PLAIN_TEXT),
     )
     partitions = forms.IntegerField(
@@ -102,7 +102,7 @@ class RewindForm(ReasonedForm):
         required=False,
         min_value=1,
         max_value=PARTITIONS_MAX,
-        help_text="Empty: as many as there are. For another number, Spark repartitions the fork,"
+        help_text="Empty: the present number. For another number, Spark repartitions the fork,"
         " which it calls experimental. It needs the RocksDB store, and a committed batch of a"
         " stopped query: the fork is one, and your query is never touched. ftdash compares every"
         " row before and after, and removes the fork if one differs.",
@@ -191,7 +191,7 @@ class StateForm(ReasonedForm):
 
 class KeepForm(ReasonedForm):
     days = forms.FloatField(
-        label="Keep it for so many days from now",
+        label="Days to keep it from now",
         required=False,
         min_value=0.001,
         max_value=KEEP_DAYS_MAX,

@@ -94,8 +94,8 @@ def rewind(request: HttpRequest, name: str) -> HttpResponse:
     context = {
         "title": "Rewind into a fork",
         "button": "Check",
-        "words": "The fork is a new directory with a new query id. It goes on from the batch that"
-        " you choose, and holds nothing of what came after it. The query and its files stay as they"
+        "words": "The fork is a new directory with a new query id. It continues from the batch that"
+        " you choose, and has nothing from later batches. The query and its files stay as they"
         " are. First you see the verdict; the next page has the button.",
     }
     return _asked(

@@ -49,7 +49,7 @@ def add_arguments(actions: "_SubParsersAction[ArgumentParser]") -> None:
         _add_reason(each)
     _add_fork(actions)
     _add_state(actions)
-    move = actions.add_parser("move", help="where a pipeline begins to go on behind a batch")
+    move = actions.add_parser("move", help="show where a pipeline starts to continue after a batch")
     move.add_argument("name")
     move.add_argument("--batch", type=int, help="default: the newest that is complete")
     move.add_argument("--savepoint", type=int, metavar="KEY", help="of this savepoint")
@@ -71,7 +71,7 @@ def _add_fork(actions: "_SubParsersAction[ArgumentParser]") -> None:
         "--output",
         choices=[each.value for each in Output],
         default=Output.NEW.value,
-        help="what becomes of the rows that were written after the batch",
+        help="what happens to the rows that were written after the batch",
     )
     fork.add_argument(
         "--output-target", default="", help="a new place for the output of a file sink"
@@ -79,7 +79,7 @@ def _add_fork(actions: "_SubParsersAction[ArgumentParser]") -> None:
     fork.add_argument(
         "--partitions",
         type=int,
-        help="deal the state to so many; Spark calls that experimental, and needs RocksDB",
+        help="repartition the state; Spark calls that experimental, and needs RocksDB",
     )
     fork.add_argument("--plan", type=Path, help="what `explain` of ftdash_listener has written")
     fork.add_argument("--check", action="store_true", help="give the verdict and write nothing")

@@ -143,7 +143,7 @@ def check_new_place(place: str) -> None:
     roots = StorageRoots(settings.WATCH_ROOTS)
     is_object = bool(scheme_of(place))
     if roots.is_root(roots.prefix(place) if is_object else roots.directory(place)):
-        raise Rejected(f"{place} is a root of what may be watched; choose a directory below it.")
+        raise Rejected(f"{place} is a root of FTDASH_WATCH_ROOTS; choose a directory below it.")
     known = WatchedQuery.objects.filter(removed_at=None)
     for name, *places in known.values_list("name", "directory", "output", "event_log"):
         for other in filter(None, places):

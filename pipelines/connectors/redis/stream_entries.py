@@ -298,7 +298,7 @@ def oldest_of(extent: StreamExtent | None, split: SplitProgress, marked: Fields 
     if extent is not None:
         return extent.oldest(split, marked)
     if split.offset:
-        raise InputLost(f"The stream {split.name} and all that was not read of it is gone.")
+        raise InputLost(f"The stream {split.name} is gone, with the entries not read yet.")
     return 0
 
 

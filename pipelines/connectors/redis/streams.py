@@ -267,7 +267,7 @@ class RedisStreams:
 
     @property
     def retention_setting(self) -> str:
-        return f"MAXLEN or MINID of what trims {', '.join(self.streams)}"
+        return f"MAXLEN or MINID of the commands that trim {', '.join(self.streams)}"
 
     def past_gap(self, split: SplitProgress) -> PastGap | None:
         """See `ReadsPastGaps`."""

@@ -116,8 +116,8 @@ class CheckpointingOptions:
         "execution.checkpointing.checkpoints-after-tasks-finish",
         "true",
         true_or_false,
-        "Whether checkpoints go on when some subtasks of the sources have read everything. false:"
-        " none is taken until all have, then the final one.",
+        "Whether checkpoints continue once some subtasks of the sources have read everything."
+        " false: none is taken until all have, then the final one.",
     )
     verification_interval_ms: int = setting(
         "execution.checkpointing.verification-interval",
@@ -140,12 +140,12 @@ class BarrierOptions:
         "EXACTLY_ONCE: an operator with several inputs holds each back behind its barrier until all"
         " have come, so every record counts once. AT_LEAST_ONCE: operators only count barriers and"
         " hold nothing back; after a failure some records count twice. AT_MOST_ONCE (ours): after a"
-        " failure the run goes on without its state, behind everything that its sources may have"
+        " failure the run continues without its state, after everything that its sources may have"
         " emitted: some records are lost, none counts twice. Sources read ahead and emit what a"
         " completed checkpoint has reserved, so nothing comes out before the first one. A point"
         " that a person asks to restore is restored with its state. ACKED (as in Storm): ackers"
-        " follow every record; a source emits it again until all that descends from it is"
-        " processed, and after a failure goes on at the oldest record that is not. State is in no"
+        " follow every record; a source emits it again until every record derived from it is"
+        " processed, and after a failure continues at the oldest record that is not. State is in no"
         " checkpoint and begins empty after a failure; records may come twice.",
     )
     unaligned: bool = setting(
@@ -168,7 +168,7 @@ class BarrierOptions:
         no_size_or(memory_of_at_least(1 << 10)),
         "The most that one input of a subtask may hold back while the others' barriers are awaited;"
         " 0: no cap. In any case it holds at most 8 mb and one batch: then its writer waits. Ours;"
-        " Flink has no cap any more.",
+        " Flink no longer has a cap.",
     )
     subtask_cap_bytes: int = setting(
         "execution.checkpointing.alignment-buffer.max-size-per-subtask",
@@ -180,7 +180,7 @@ class BarrierOptions:
         "execution.checkpointing.alignment-buffer.when-exceeded",
         "wait",
         one_of(CapAction),
-        "wait: the checkpoint goes on and shows which subtasks exceeded the cap. unaligned: its"
+        "wait: the checkpoint continues and shows which subtasks exceeded the cap. unaligned: its"
         " barriers start to overtake (a savepoint waits). abort: the subtask declines the"
         " checkpoint and says so downstream at once.",
     )
@@ -210,15 +210,15 @@ class AckingOptions:
         count_within(0, _MOST_ACKERS),
         "With mode ACKED: how many ackers follow the trees of records; each has a thread of its own"
         " in a slot, and they share the trees. 0: no acker follows them; a record counts as"
-        " processed once it is emitted, and none is emitted again while the run goes on. Storm"
+        " processed once it is emitted, and none is emitted again while the run continues. Storm"
         " starts one per worker.",
     )
     timeout_ms: int = setting(
         "topology.message.timeout.secs",
         "30",
         _seconds_as_ms,
-        "With mode ACKED: for so many seconds, and at most half as long again, a source waits for"
-        " all that descends from a record to be processed; then it emits the record again.",
+        "With mode ACKED: for so many seconds, and at most half as long again, a source waits until"
+        " every record derived from a record is processed; then it emits the record again.",
     )
     pending_max: int = setting(
         "topology.max.spout.pending",

@@ -238,15 +238,15 @@ class Heartbeat:
         "heartbeat.driver-timeout",
         "20 s",
         duration_of_at_least(3_000),
-        "A driver that shows no sign of life for this long, or whose control loop stands still for"
-        " this long, counts as hung. Its slots end themselves, and the control plane kills it and"
-        " starts another one from the latest checkpoint. A driver that cannot be killed, because it"
-        " runs on another machine or waits for a dead disk, is fenced off: it changes nothing when"
-        " it goes on. The control plane never replaces a driver sooner than after"
+        "A driver that shows no sign of life for this long, or whose control loop makes no progress"
+        " for this long, counts as hung. Its slots end themselves, and the control plane kills it"
+        " and starts another one from the latest checkpoint. A driver that cannot be killed,"
+        " because it runs on another machine or waits for a dead disk, is fenced off: it changes"
+        " nothing when it resumes. The control plane never replaces a driver sooner than after"
         " heartbeat.timeout. The default is long enough for a disk that stalls for 10 s. While the"
-        " driver starts, loads a recovery point or cleans up, its loop may stand still for 10 min"
+        " driver starts, loads a recovery point or cleans up, its loop may take up to 10 min"
         " from one file to the next. Flink has no such setting: there the leader election of its"
-        " high availability finds out.",
+        " high availability detects it.",
     )
 
 
@@ -267,8 +267,8 @@ class RecoveryOptions:
         duration_of_at_least(100),
         "Once its slots have connected, an attempt may take as long as it needs to load its state."
         " It counts as failed when none of its slots has read on, opened an operator or committed"
-        " what was restored for this long. Flink has no such setting: there a restore that hangs is"
-        " ended by a person.",
+        " what was restored for this long. Flink has no such setting: there a person has to end"
+        " a restore that hangs.",
     )
     on_damaged_point: DamagedPointPolicy = setting(
         "execution.state-recovery.on-damaged-point",
@@ -287,11 +287,11 @@ class PoisonOptions:
         POLICY_KEY,
         PoisonPolicy.FAIL,
         one_of(PoisonPolicy),
-        "What follows when a failure keeps coming back at the same records (how often and for how"
+        "What happens when a failure keeps coming back at the same records (how often and for how"
         " long: restart-strategy.repeated-failure). fail: the run ends and names them. quarantine:"
         " the record at fault is found by reading its batch in ever smaller parts, and is set aside"
         " with its position, the error and its values, in a file that is part of the checkpoint;"
-        " the run goes on with the others. Ours; Flink restarts.",
+        " the run continues with the others. Ours; Flink restarts.",
         changes_live=True,
     )
     limit: int = setting(
@@ -321,5 +321,5 @@ class UpgradeOptions:
         "10 min",
         duration_of_at_least(1_000),
         "How long an upgrade waits for the first checkpoints of the new code, from its start on,"
-        " before it goes back to the code before. Ours.",
+        " before it goes back to the previous code. Ours.",
     )

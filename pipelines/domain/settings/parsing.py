@@ -275,7 +275,7 @@ def _quarantine_needs_a_second_try(settings: Settings) -> str | None:
     if mode not in (CheckpointingMode.EXACTLY_ONCE, CheckpointingMode.AT_LEAST_ONCE):
         return (
             f"{key} needs execution.checkpointing.mode EXACTLY_ONCE or AT_LEAST_ONCE, not {mode},"
-            " which does not go back to where a record failed with all that came of it."
+            " which does not go back to a failed record and undo everything derived from it."
         )
     if settings.barriers.unaligned or settings.barriers.cap_action is CapAction.UNALIGNED:
         return (
@@ -447,7 +447,7 @@ def changed_settings(given: Mapping[str, str], changes: Mapping[str, str]) -> di
         _check_known(key)
         if not _BY_KEY[key].changes_live:
             raise Rejected(
-                f"The setting {key} cannot change while a run goes on; {_listed_live()} can."
+                f"The setting {key} cannot change during a run; {_listed_live()} can."
                 " Stop the run with a savepoint and restore it with the new value."
             )
     changed = {**given, **changes}

@@ -172,11 +172,11 @@ class InputOptions:
         "pipeline.subtasks.niceness",
         "0",
         count_within(0, 19),
-        "By how much subtasks yield the processor to the threads that write checkpoints, as with the"
-        " command nice. 10 shortens long checkpoints by a third under full load, if the machine runs"
-        " nothing else. On a shared machine it does harm: a subtask that waits for the processor can"
-        " hold up the heartbeats of its slot, and the driver then takes the slot for dead. 0: all"
-        " threads are equal. On Linux only. Ours.",
+        "By how much subtasks yield the processor to the threads that write checkpoints, as with"
+        " the command nice. 10 shortens long checkpoints by a third under full load, if the machine"
+        " runs nothing else. On a shared machine it does harm: a subtask that waits for the"
+        " processor can hold up the heartbeats of its slot, and the driver then takes the slot for"
+        " dead. 0: all threads are equal. On Linux only. Ours.",
     )
     debloats_channels: bool = setting(
         "taskmanager.network.memory.buffer-debloat.enabled",

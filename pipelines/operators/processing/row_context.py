@@ -180,8 +180,8 @@ class ProcessContext:
         if not self._may_emit:
             raise Rejected(
                 f"{self._context.uid!r} emits while its state is restored or cut, or while it is"
-                " told of a checkpoint: that would be lost or come again after a failure. Emit for"
-                " a record or a timer."
+                " notified of a checkpoint: a failure would lose or repeat those rows. Emit only"
+                " for a record or a timer."
             )
 
     @property

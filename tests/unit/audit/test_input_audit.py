@@ -38,7 +38,7 @@ def test_what_goes_on_where_it_was_left_is_proven(run: AuditedRun) -> None:
 @pytest.mark.parametrize(
     ("first", "sentence"),
     [
-        (35, "Split 0 was left at offset 30 and goes on at offset 35."),
+        (35, "Split 0 was left at offset 30 and continues at offset 35."),
         (25, "Split 0 was read again from offset 25, read up to offset 30."),
         (None, "Split 0 was read again from its beginning, read up to offset 30."),
     ],

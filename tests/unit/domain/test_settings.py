@@ -258,7 +258,7 @@ def test_what_may_change_while_a_run_goes_on_is_merged_with_the_rest() -> None:
     ("changes", "sentence"),
     [
         ({}, "Name a setting to change: execution.checkpointing.interval, .*"),
-        ({"heartbeat.timeout": "5 s"}, "heartbeat.timeout cannot change while a run goes on"),
+        ({"heartbeat.timeout": "5 s"}, "heartbeat.timeout cannot change during a run"),
         ({"execution.checkpointing.intervall": "5 s"}, "did you mean"),
         ({"execution.checkpointing.interval": "soon"}, "cannot be 'soon'"),
         ({"execution.checkpointing.min-pause": "1 s"}, "max-concurrent-checkpoints is 3"),

@@ -40,7 +40,7 @@ def test_the_reason_says_how_much_is_read_again_and_whether_it_was_verified() ->
     found = recommended([verified, point(11)])
 
     assert found.reason == (
-        "Checkpoint 12 of run 1 is the newest that can be used, so the least is read again: about"
+        "Checkpoint 12 of run 1 is the newest usable point, so the least input is read again: about"
         " 1,234 records. All of its files were verified and match their digests."
     )
 
@@ -48,7 +48,7 @@ def test_the_reason_says_how_much_is_read_again_and_whether_it_was_verified() ->
 def test_a_point_that_nobody_has_read_says_so_and_what_follows() -> None:
     found = recommended([point(12, records_to_replay=1)])
 
-    assert "so the least is read again: about 1 record. Not verified since" in found.reason
+    assert "so the least input is read again: about 1 record. Not verified since" in found.reason
     assert "the restore verifies it before it starts." in found.reason
 
 

@@ -35,10 +35,10 @@ class Command(InstalledCommand):
         )
         expiry = create.add_mutually_exclusive_group()
         expiry.add_argument(
-            "--days", type=int, default=DAYS, help="expires after so many (default: %(default)s)"
+            "--days", type=int, default=DAYS, help="expires after this many (default: %(default)s)"
         )
         expiry.add_argument("--never-expires", action="store_true", help="until it is revoked")
-        revoke = actions.add_parser("revoke", help="from now on the token opens nothing")
+        revoke = actions.add_parser("revoke", help="make the token invalid at once")
         revoke.add_argument("name")
         for changing in (create, revoke):
             changing.add_argument("--reason", default="from the command line", help="for the log")

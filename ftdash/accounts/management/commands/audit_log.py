@@ -39,7 +39,7 @@ class Command(InstalledCommand):
         elif not found.has_noted:
             self.stdout.write(
                 "No entry has the digest that you noted: entries were cut off, or the log was"
-                " written anew. Compare it with a backup."
+                " rewritten. Compare it with a backup."
             )
         else:
             self.stdout.write(

@@ -28,7 +28,7 @@ class Command(InstalledCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         shown = actions.add_parser("list", help="the alerts that fire, and their incidents")
-        acknowledge = actions.add_parser("acknowledge", help="say that you look after an alert")
+        acknowledge = actions.add_parser("acknowledge", help="say that you are looking into it")
         acknowledge.add_argument("key", type=int, help="of the alert; `list` shows it")
         silence = actions.add_parser(
             "silence", help="send no message for a while; the pages show the alerts all the time"
@@ -37,7 +37,7 @@ class Command(InstalledCommand):
         silence.add_argument("--pipeline", help="only its alerts (default: all pipelines)")
         silence.add_argument("--query", help="only the incidents of this watched query")
         silence.add_argument("--flink-cluster", help="only the incidents of this one and its jobs")
-        silence.add_argument("--minutes", type=int, required=True, help="it ends after so many")
+        silence.add_argument("--minutes", type=int, required=True, help="how long it lasts")
         ending = actions.add_parser("end-silence", help="end a silence before its time")
         ending.add_argument("key", type=int, help="of the silence; `silences` shows it")
         for changing in (acknowledge, silence, ending):

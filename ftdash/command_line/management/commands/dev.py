@@ -43,7 +43,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--allow-non-restored-state",
             action="store_true",
-            help="leave behind state of operators that the code does not have any more",
+            help="leave behind state of operators that the code no longer has",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -69,7 +69,7 @@ class Command(BaseCommand):
             raise CommandError(f"The page cannot be served: {error}.", returncode=2) from error
         process.close()
         if process.restore_from is not None:
-            self.stdout.write(f"To go on from here: --restore-from {process.restore_from}")
+            self.stdout.write(f"To continue from here: --restore-from {process.restore_from}")
 
     def _follow(self, files: AuthorFiles, process: AuthorProcess, ended: threading.Event) -> None:
         process.start()

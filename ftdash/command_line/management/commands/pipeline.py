@@ -81,7 +81,7 @@ def add_reading(actions: Any, everywhere: ArgumentParser) -> None:
 def add_asking(actions: Any, asking: ArgumentParser) -> None:
     _add_submit(actions.add_parser("submit", parents=[asking], help="start a pipeline"))
     savepoint = actions.add_parser(
-        "savepoint", parents=[asking], help="take a savepoint; the pipeline goes on"
+        "savepoint", parents=[asking], help="take a savepoint; the pipeline keeps running"
     )
     stop = actions.add_parser("stop", parents=[asking], help="take a savepoint, then stop")
     cancel = actions.add_parser("cancel", parents=[asking], help="stop at once")
@@ -98,7 +98,7 @@ def add_asking(actions: Any, asking: ArgumentParser) -> None:
         "--drain",
         action="store_true",
         help="end event time first, so that every window fires. Only for a pipeline that will not"
-        " go on: a run restored from this savepoint drops every record as late",
+        " continue: a run restored from this savepoint drops every record as late",
     )
     cancel.add_argument(
         "-s", "--with-savepoint", action="store_true", help="take a savepoint first"
@@ -113,9 +113,7 @@ def add_asking(actions: Any, asking: ArgumentParser) -> None:
         help="end a run that started over, and put back the output that its start set aside",
     )
     undo.add_argument("name")
-    change = actions.add_parser(
-        "set", parents=[asking], help="change settings while the run goes on"
-    )
+    change = actions.add_parser("set", parents=[asking], help="change settings during the run")
     change.add_argument("name")
     change.add_argument("setting", nargs="+", metavar="KEY=VALUE")
     _add_restore(
@@ -207,7 +205,7 @@ def _add_point(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--allow-non-restored-state",
         action="store_true",
-        help="leave behind state of operators that the pipeline does not have any more",
+        help="leave behind state of operators that the pipeline no longer has",
     )
     parser.add_argument(
         "--map",
@@ -221,8 +219,8 @@ def _add_point(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="GAP",
-        help="'SOURCE SPLIT FIRST-LAST', as the preflight names it: go on without that input, which"
-        " its source no longer has. Its records are lost",
+        help="'SOURCE SPLIT FIRST-LAST', as the preflight names it: continue without that input,"
+        " which its source no longer has. Its records are lost",
     )
     _add_code(parser)
     _add_parameters(parser)

@@ -19,8 +19,8 @@ from pipelines.domain.errors import Rejected
 
 class Command(pipeline.Command):
     help = (
-        "Stop a pipeline with a savepoint and go on from it with other code. If that fails, or"
-        " does not complete its first checkpoints in time, the code before goes on."
+        "Stop a pipeline with a savepoint and continue from it with other code. If that fails, or"
+        " does not complete its first checkpoints in time, the previous code continues."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -34,7 +34,7 @@ class Command(pipeline.Command):
         parser.add_argument(
             "--allow-non-restored-state",
             action="store_true",
-            help="leave behind state of operators that the new code does not have any more",
+            help="leave behind state of operators that the new code no longer has",
         )
         parser.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
         pipeline.add_request(parser)

@@ -27,7 +27,7 @@ class Command(BaseCommand):
             "--root", type=Path, default=Path("/"), help="write below this folder (%(default)s)"
         )
         parser.add_argument(
-            "--replace", action="store_true", help="replace units that have another text"
+            "--replace", action="store_true", help="replace units whose text differs"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

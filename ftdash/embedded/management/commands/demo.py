@@ -90,7 +90,7 @@ class Command(BaseCommand):
             action="store_true",
             help="without a person: run one year, or some thousand views, kill slots and the"
             " driver, take a savepoint, restore at another parallelism and compare what each sink"
-            " holds with an answer that was worked out otherwise",
+            " holds with an answer that was computed in another way",
         )
         parser.add_argument(
             "--json",

@@ -35,9 +35,9 @@ class Command(InstalledCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         actions_of = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         add = actions_of.add_parser("add", help="watch a cluster, or change its address or header")
-        add.add_argument("name", help="how the dashboard calls the cluster")
+        add.add_argument("name", help="its name in the dashboard")
         add.add_argument("address", help="such as http://jobmanager:8081")
-        remove = actions_of.add_parser("remove", help="watch it no longer, and delete its history")
+        remove = actions_of.add_parser("remove", help="stop watching it, and delete its history")
         remove.add_argument("name")
         actions_of.add_parser("list", help="all watched clusters")
         jobs = actions_of.add_parser("jobs", help="the jobs of a cluster")
@@ -126,9 +126,7 @@ class Command(InstalledCommand):
         try:
             return retrying(self._looked, name, key)
         except RetryError as late:
-            raise Rejected(
-                "It has not ended yet; the job's page says what becomes of it."
-            ) from late
+            raise Rejected("It has not ended yet; the job's page shows the outcome.") from late
 
     def _looked(self, name: str, key: int) -> ActionView:
         looking.look(looking.key_of(name))

@@ -30,17 +30,17 @@ class Command(InstalledCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-        add = actions.add_parser("add", help="watch a query, or tell more about one")
-        add.add_argument("name", help="how the dashboard calls the query")
+        add = actions.add_parser("add", help="watch a query, or add facts about one")
+        add.add_argument("name", help="its name in the dashboard")
         add.add_argument("--directory", default="", help="its checkpointLocation; only read")
         add.add_argument("--event-log", default="", help="file or directory of the application")
         add.add_argument("--query-id", default="", help="if an event log has several queries")
         add.add_argument("--output", default="", help="of its file sink, for the doctor")
         add.add_argument("--interval-ms", type=int, help="its trigger interval")
-        remove = actions.add_parser("remove", help="watch it no longer, and delete its history")
+        remove = actions.add_parser("remove", help="stop watching it, and delete its history")
         remove.add_argument("name")
         limits = actions.add_parser(
-            "limits", help="set when its incidents open; with the name alone, print what is set"
+            "limits", help="set when its incidents open; with only the name, print the limits"
         )
         limits.add_argument("name")
         limits.add_argument("--late-after-s", type=float, help="without a committed batch")

@@ -183,5 +183,5 @@ class Reporter:
     def _complain(self, problem: str) -> None:
         """Logs the same problem only once, so that an outage does not fill the log."""
         if problem != self._last_problem:
-            log.warning("%s Your queries go on; events wait or are counted as dropped.", problem)
+            log.warning("%s Your queries continue; events wait or are counted as dropped.", problem)
         self._last_problem = problem

@@ -776,7 +776,7 @@ def test_a_change_that_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) 
     cancel(run)
     refused = run.of(RequestEnded)[0]
     assert refused.outcome is RequestOutcome.REJECTED
-    assert "num-retained cannot change while a run goes on" in refused.message
+    assert "num-retained cannot change during a run" in refused.message
     assert run.of(SettingsChanged) == []
 
 

@@ -178,7 +178,7 @@ def test_what_a_function_raises_there_is_a_failure_of_its_operator(
 def test_what_is_emitted_there_is_refused_because_no_checkpoint_would_hold_it(
     tmp_path: Path, hook: str
 ) -> None:
-    with pytest.raises(OperatorFailed, match="lost or come again after a failure") as failed:
+    with pytest.raises(OperatorFailed, match="a failure would lose or repeat") as failed:
         go_through_every_hook(tmp_path, Emits(hook))
 
     assert isinstance(failed.value.error, Rejected)
