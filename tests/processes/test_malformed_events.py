@@ -25,11 +25,11 @@ SETTINGS = {
     "execution.checkpointing.interval": "100 ms",
     "restart-strategy.exponential-delay.initial-backoff": "10 ms",
 }
-Log = tuple[str, str, dict[str, str], dict[int, tuple[str, str]]]
-"""Server, name, what identifies it to the flow; {offset: (text of the error, record kept)}."""
+Log = tuple[str, str, dict[int, tuple[str, str]]]
+"""The split, its server, and {offset: (text of the error, kept record)} of its bad records."""
 
 
-def kafka_log(broker: KafkaBroker, name: str) -> tuple[str, str, dict[int, tuple[str, str]]]:
+def kafka_log(broker: KafkaBroker, name: str) -> Log:
     broker.create_topic(name)
     good = [json.dumps({"n": n, "at": AT}).encode() for n in range(10)]
     bad = [b"10;oops", b'{"n": 11}', json.dumps({"n": "12", "at": AT}).encode()]
@@ -43,7 +43,7 @@ def kafka_log(broker: KafkaBroker, name: str) -> tuple[str, str, dict[int, tuple
     return f"{name}-0", broker.bootstrap_servers, dict(enumerate(aside, 5))
 
 
-def redis_log(broker: RedisBroker, name: str) -> tuple[str, str, dict[int, tuple[str, str]]]:
+def redis_log(broker: RedisBroker, name: str) -> Log:
     bad = [{"n": "ten 10", "at": AT}, {"n": "11"}, {"n": "12", "at": "yesterday"}]
     good: list[dict[str, str]] = [{"n": str(n), "at": AT} for n in range(10)]
     client = broker.client()
