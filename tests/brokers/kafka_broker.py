@@ -16,11 +16,12 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from ftdash.embedded.installation import LOOPBACK, free_port
+from ftdash.embedded.installation import LOOPBACK
 from pipelines.connectors import KafkaAddress
 from pipelines.connectors.kafka.connection import KafkaAdmin
 from tests.brokers.processes import ServerProcess
 from tests.java_programs import JavaProgram
+from tests.reserved_ports import reserved_port
 
 VERSION = "4.1.1"
 START_S = 90.0
@@ -128,8 +129,15 @@ USER, PASSWORD = "reader", "open-sesame"
 
 @contextmanager
 def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
-    """Raises ProgramMissing."""
-    plain, secured, controller = free_port(), free_port(), free_port()
+    """Starts a broker. Its ports stay reserved while it is down, so it can always start again.
+
+    Raises ProgramMissing.
+    """
+    with reserved_port() as plain, reserved_port() as secured, reserved_port() as controller:
+        yield from _broker(directory, plain, secured, controller)
+
+
+def _broker(directory: Path, plain: int, secured: int, controller: int) -> Iterator[KafkaBroker]:
     properties = directory / "server.properties"
     properties.write_text(_properties(directory / "log", plain, secured, controller))
     tool = KAFKA.command("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID)

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from ftdash.embedded.installation import LOOPBACK, RedisAddress, find_redis_server, new_address
 from tests.brokers.processes import ServerProcess
+from tests.reserved_ports import reserved_port
 
 START_S = 20.0
 
@@ -29,7 +32,12 @@ class RedisBroker:
 
 @contextmanager
 def redis_broker(directory: Path, *, more_settings: str = "") -> Iterator[RedisBroker]:
-    address = new_address()
+    """Starts a server. Its port stays reserved while it is down, so it can always start again."""
+    with reserved_port() as port:
+        yield from _broker(directory, replace(new_address(), port=port), more_settings)
+
+
+def _broker(directory: Path, address: RedisAddress, more_settings: str) -> Iterator[RedisBroker]:
     configuration = directory / "redis.conf"
     configuration.write_text(
         f"bind {LOOPBACK}\nport {address.port}\nrequirepass {address.password}\n"
@@ -48,7 +56,8 @@ def redis_broker(directory: Path, *, more_settings: str = "") -> Iterator[RedisB
 
 
 def _answers(address: RedisAddress) -> bool:
+    """Asks once: by default the client would wait for seconds before it asks again."""
     try:
-        return bool(redis.Redis.from_url(address.url).ping())
+        return bool(redis.Redis.from_url(address.url, retry=Retry(NoBackoff(), 0)).ping())
     except redis.ConnectionError:
         return False
