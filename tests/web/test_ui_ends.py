@@ -108,7 +108,7 @@ def test_a_savepoint_says_what_its_formats_are_for(admin: Client) -> None:
     page = admin.get(address("savepoint")).content.decode()
 
     assert '<option value="CANONICAL" selected>' in page
-    assert "Native is faster to write and to restore" in page
+    assert "Native is faster to write and restore" in page
 
 
 def test_a_change_shows_the_values_in_force_and_asks_for_none(admin: Client) -> None:
