@@ -610,7 +610,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             f"{KEY_INDEX}::test_it_equals_a_dictionary_over_random_operations",
         ),
     ),
-    "busy subtasks do not keep a checkpoint's files waiting for a processor": (
+    "subtasks yield the processor to the threads that write checkpoints as far as the settings say,"
+    " and no upload inherits that": (
         Mutant(
             "pipelines/runtime/subtask/snapshots/snapshotting.py",
             "        threads.submit(all_of_them.wait)",
@@ -621,7 +622,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "pipelines/runtime/subtask/subtask.py",
             "        yield_processor(self._niceness)\n",
             "",
-            f"{PRIORITIES}::test_subtasks_of_a_slot_have_a_lower_priority_than_its_other_threads",
+            f"{PRIORITIES}::test_subtasks_of_a_slot_yield_to_its_other_threads_as_the_settings_say",
         ),
     ),
     "a state on disk has files for its size, not for each of its checkpoints": (

@@ -35,7 +35,7 @@ COUNTED = pa.schema([("number", pa.int64()), ("key", pa.int64()), ("nth", pa.int
 
 @dataclass(frozen=True, slots=True)
 class TornNumbers(Numbers):
-    """Numbers, some of which the source cannot read."""
+    """Numbers, and some values that the source cannot read."""
 
     torn: frozenset[int] = frozenset()
     stays: bool = False  # the source does not end after the last number

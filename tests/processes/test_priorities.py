@@ -1,4 +1,4 @@
-"""Subtasks yield the processor to the threads that write checkpoints, in real slots."""
+"""Subtasks yield the processor to the threads that write checkpoints if a setting says so."""
 
 import os
 import sys
@@ -61,7 +61,7 @@ def test_no_thread_is_asked_for_a_lower_priority_than_there_is() -> None:
 @pytest.mark.parametrize(
     ("settings", "yields"), [({}, 0), ({"pipeline.subtasks.niceness": "10"}, 10)]
 )
-def test_subtasks_of_a_slot_have_a_lower_priority_than_its_other_threads(
+def test_subtasks_of_a_slot_yield_to_its_other_threads_as_the_settings_say(
     tmp_path: Path, settings: dict[str, str], yields: int
 ) -> None:
     with hosted_run(tmp_path, {"pause_ms": "1"}, settings=settings) as run:

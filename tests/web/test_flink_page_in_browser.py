@@ -33,7 +33,7 @@ IS_DRAWN = """() => [...document.querySelectorAll("canvas")].some((canvas) => {
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """The page of an administrator who has signed in."""
+    """The page of a signed-in admin."""
     try:
         web = unpack_web_page(tmp_path_factory.mktemp("jar"))
     except ProgramMissing as why:

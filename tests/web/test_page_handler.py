@@ -151,7 +151,7 @@ async def leave(each: ApplicationCommunicator) -> None:
 
 
 def opened(handler: PageHandler, address: str) -> ApplicationCommunicator:
-    """Opens a request of which only the head has arrived."""
+    """Opens a request and sends only its head."""
     scope: dict[str, Any] = {
         "type": "http",
         "http_version": "1.1",

@@ -99,7 +99,7 @@ def q23(tables: Tables) -> Stream:
     """Each bid of a person who sells, with the person and each of the person's auctions.
 
     The two small inputs are joined first. In the order of the SQL text, each bid would be kept
-    twice, the second time with all that is known of its person.
+    twice, the second time with all columns of its person.
     """
     columns = [name for name in BIDS.names if name not in ("auction", "date_time")]
     bids = renamed(tables.bids(*columns), _bid_names(columns), "offers")
