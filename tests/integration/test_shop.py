@@ -1,8 +1,8 @@
 """The example `examples/shop`, as a team without our source has it: wheels, and no checkout.
 
 Its own tests run where only our wheel is installed. Then its pipeline runs from its wheel with
-`submit --code`, on local-cluster and on a standalone cluster. It is upgraded twice. Under each
-version a process is killed while an answer is under way. The output is compared with plain Python.
+`submit --code`: on local-cluster, and on a standalone cluster, where it is upgraded twice.
+Processes are killed while an answer is under way. The output is compared with plain Python.
 """
 
 import json
@@ -234,12 +234,25 @@ def servers() -> Iterator[Servers]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_two_upgrades_under_kills_on_local_cluster(
+def test_kills_on_local_cluster_change_nothing(
     installed: Path, tmp_path: Path, servers: Servers, wheels: dict[str, Path]
 ) -> None:
     master = "local-cluster[2,1,1024]"
     with opened(installed, tmp_path, servers, wheels, master=master) as shop:
-        assert_exact_over_upgrades(shop, {})
+        submit(shop, VERSIONS[-1], {})
+        shop.kill_while_held("de-held-1", shop.kill_slot)
+        shop.wait_for_minutes_until(at(540))
+        shop.receive(2)
+        shop.kill_while_held("de-held-2", shop.kill_executor)
+        shop.wait_for_minutes_until(at(1_140))
+        shop.service.say("de-held-3")
+        shop.receive(3)
+        shop.wait_for_minutes_until(at(1_740))
+        shop.stop("--drain")
+
+        assert_ended_after_kills(shop)
+        assert_output(shop, largest_from=at(0))
+        assert alarms(shop)["fr-rich", at(60)]["largest"] == 60_000
 
 
 @pytest.mark.spark
@@ -267,10 +280,7 @@ def test_two_upgrades_under_kills_on_a_standalone_cluster(
 
 
 def assert_exact_over_upgrades(shop: Shop, settings: dict[str, str]) -> None:
-    address = f"http://{shop.environment['SHOP_SERVICE']}"
-    write_lines(shop.root / "rates" / "0.jsonl", rates())
-    shop.receive(1)
-    shop.submit("1.0", address, settings | {"execution.checkpointing.interval": "200 ms"})
+    submit(shop, "1.0", settings)
     shop.kill_while_held("de-held-1", shop.kill_slot)
     shop.wait_for_minutes_until(at(540))
 
@@ -285,12 +295,26 @@ def assert_exact_over_upgrades(shop: Shop, settings: dict[str, str]) -> None:
     shop.wait_for_minutes_until(at(1_740))
     shop.stop("--drain")
 
+    assert_ended_after_kills(shop)
+    assert_output(shop, largest_from=at(600))  # version 2 saw each window that began after it
+    assert "largest" not in alarms(shop)["fr-rich", at(60)], "version 1 had no such column"
+
+
+def submit(shop: Shop, version: str, settings: dict[str, str]) -> None:
+    """Submits the pipeline with the first part of its input."""
+    address = f"http://{shop.environment['SHOP_SERVICE']}"
+    write_lines(shop.root / "rates" / "0.jsonl", rates())
+    shop.receive(1)
+    shop.submit(version, address, settings | {"execution.checkpointing.interval": "200 ms"})
+
+
+def assert_ended_after_kills(shop: Shop) -> None:
     assert shop.events(RunEnded)[-1].status is JobStatus.FINISHED, shop.logs()
     assert len(shop.events(FailureOccurred)) >= 2, "the kills of the slot and of the executor"
-    assert_output(shop)
 
 
-def assert_output(shop: Shop) -> None:
+def assert_output(shop: Shop, *, largest_from: datetime) -> None:
+    """`largest_from` is the first window that the operator added by version 2 saw whole."""
     countries = shop_orders.per_country(punctual())
     assert shop.countries() == {key: (len(each), sum(each)) for key, each in countries.items()}
 
@@ -300,19 +324,21 @@ def assert_output(shop: Shop) -> None:
     assert sorted(shop.files("late"), key=lambda row: row["order"]) == late
     assert sorted(shop.files("unrated"), key=lambda row: row["order"]) == late
 
-    # The operator added by version 2 saw each window that began after the upgrade.
-    since = {key: max(each) for key, each in countries.items() if key[1] >= at(600)}
+    since = {key: max(each) for key, each in countries.items() if key[1] >= largest_from}
     largest = {(row["country"], row["window_start"]): row for row in shop.files("largest")}
-    found = {key: row["euro_cents"] for key, row in largest.items() if key[1] >= at(600)}
+    found = {key: row["euro_cents"] for key, row in largest.items() if key[1] >= largest_from}
     assert found == since
 
-    alarms = {(row["customer"], row["minute"]): row for row in shop.files("alarms")}
-    assert len(alarms) == len(shop.files("alarms"))
-    spent = {key: (row["orders"], row["euro_cents"]) for key, row in alarms.items()}
+    spent = {key: (row["orders"], row["euro_cents"]) for key, row in alarms(shop).items()}
     assert spent == shop_orders.alarms(punctual())
     assert {customer for customer, _ in spent} == {"fr-rich", "it-slow"}
-    assert "largest" not in alarms["fr-rich", at(60)], "version 1 had no such column"
-    assert alarms["it-slow", at(1_140)]["largest"] == 60_000
+    assert alarms(shop)["it-slow", at(1_140)]["largest"] == 60_000
+
+
+def alarms(shop: Shop) -> dict[tuple[str, datetime], dict[str, Any]]:
+    found = {(row["customer"], row["minute"]): row for row in shop.files("alarms")}
+    assert len(found) == len(shop.files("alarms"))
+    return found
 
 
 def files(shop: Shop) -> list[dict[str, Any]]:
