@@ -77,7 +77,12 @@ class CheckpointFold:
     def save(self) -> None:
         rows = [*self._touched.values(), *self._refused]
         Checkpoint.objects.bulk_create([row for row in rows if row.pk is None])
-        Checkpoint.objects.bulk_update([row for row in rows if row.pk is not None], _CHANGING)
+        Checkpoint.objects.bulk_create(  # `bulk_update` takes ten times as long for a few rows
+            [row for row in rows if row.pk is not None],
+            update_conflicts=True,
+            unique_fields=["id"],
+            update_fields=_CHANGING,
+        )
         SubtaskPhase.objects.bulk_create(self._phases, ignore_conflicts=True)
         for path, found in self._looked_at.items():
             Checkpoint.objects.filter(path=path).update(**found)
