@@ -44,18 +44,23 @@ LOOK_EVERY_S = 2.0
 LOOK_SHARE = 3  # a look may take a quarter of the time
 MEASURE_EVERY_S = 5.0
 LONGER = 10  # at most, until enough kinds have come
+MEMORY = "state.backend.rocksdb.memory.fixed-per-slot"
 SETTINGS = {
     "execution.checkpointing.interval": "1 s",
     "execution.checkpointing.timeout": "10 s",
     "execution.checkpointing.tolerable-failed-checkpoints": "1000",
     "execution.checkpointing.incremental": "true",
     "state.backend.type": "rocksdb",
+    MEMORY: "32 mb",
     "heartbeat.interval": "500 ms",
     "heartbeat.timeout": "5 s",
     "restart-strategy.exponential-delay.max-backoff": "2 s",
 }
-PATIENT = {"execution.checkpointing.timeout": "2 min"}
-"""Settings of the pipeline with a gigabyte of state, because a savepoint holds all of it."""
+"""With little memory for RocksDB, the block cache of a slot is full after a few minutes. With the
+default it fills for half an hour, and the slope of that would hide a leak."""
+
+OF_LARGE_STATE = {"execution.checkpointing.timeout": "2 min", MEMORY: "256 mb"}
+"""Settings of the pipeline with a gigabyte of state: a savepoint holds all of it."""
 
 NEEDS = {flow.KAFKA_POSTGRES: "kafka", flow.REDIS_KAFKA: "kafka"}
 """The server that a pipeline cannot do without."""
@@ -150,7 +155,7 @@ def _line(name: str, places: Path, servers: Servers) -> Line:
 def _running(site: Installation, line: Line, left_out: dict[str, str]) -> Iterator[Staged]:
     staged = Staged(line.name, line.place, site)
     has_disk = line.name == faults.ON_DISK and Fault.DISK_FULL not in left_out
-    patient = PATIENT if line.name == faults.LARGE else {}
+    of_size = OF_LARGE_STATE if line.name == faults.LARGE else {}
     where = faults.checkpoints_of(line.name, line.place, site.servers, left_out)
     with small_disk(line.place / faults.DISK if has_disk else None):
         services.submit_pipeline(
@@ -160,7 +165,7 @@ def _running(site: Installation, line: Line, left_out: dict[str, str]) -> Iterat
             reason="the soak",
             parallelism=PARALLELISM,
             parameters={"kind": line.kind, "place": str(line.place), flow.VERSION: "1"},
-            settings={**SETTINGS, **patient, **where},
+            settings={**SETTINGS, **of_size, **where},
             allows_faults=True,
         )
         try:
