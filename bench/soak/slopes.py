@@ -42,8 +42,8 @@ BOUNDS = (
     Bound(
         r"(driver|slot)\.memory_mb",
         60.0,
-        "Faults replace them. Until then RocksDB's cache fills, which the soak keeps small; a leak"
-        " would go on for as long as the slot lives.",
+        "Faults replace them, and RocksDB's cache, which the soak keeps small, is full after a few"
+        " minutes: memory that grows for longer is leaked.",
     ),
     Bound(
         r"slot\.descriptors",
