@@ -219,7 +219,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_module_keeps_the_rules(path: Path) -> None:
+def test_every_module_keeps_the_rules(path: Path) -> None:
     relative = path.relative_to(ROOT)
     if "migrations" in relative.parts:
         return
@@ -240,7 +240,7 @@ def test_module_keeps_the_rules(path: Path) -> None:
             check_asks_no_table(node)
 
 
-def test_our_pipelines_import_what_any_author_may() -> None:
+def test_our_pipelines_import_only_what_any_author_may() -> None:
     modules = {each.partition(":")[0] for each in installed_flows().values()}
     paths = [path for path in FILES if module_of(path) in modules]
 
@@ -257,7 +257,7 @@ def test_our_pipelines_import_what_any_author_may() -> None:
 
 
 @pytest.mark.parametrize("example", ["shop", "nexmark"])
-def test_the_example_of_a_team_without_our_source_imports_nothing_private(example: str) -> None:
+def test_an_example_project_imports_nothing_private(example: str) -> None:
     paths = list((ROOT / "examples" / example).rglob("*.py"))
     modules = {
         (str(path.relative_to(ROOT)), module)
@@ -274,7 +274,7 @@ def test_the_example_of_a_team_without_our_source_imports_nothing_private(exampl
     assert {(path, module) for path, module in ours if module not in AUTHORS_DOORS} == set()
 
 
-def test_lab_benchmarks_and_tests_take_from_the_authors_doors_what_these_have() -> None:
+def test_lab_benchmarks_and_tests_use_the_authors_doors_where_they_can() -> None:
     places = ("pipelines/lab", "ftdash/lab", "bench")
     tests = [path for path in TEST_FILES if not str(path.relative_to(ROOT)).startswith(MIRRORS)]
     behind = [
@@ -289,7 +289,7 @@ def test_lab_benchmarks_and_tests_take_from_the_authors_doors_what_these_have() 
     assert behind == []
 
 
-def test_what_lies_behind_a_door_is_found() -> None:
+def test_an_import_from_behind_a_door_is_recognised() -> None:
     """The object decides: two names that look alike are not enough."""
     assert is_behind_a_door("pipelines.connectors.files.sink", "ExactlyOnceFiles")
     assert is_behind_a_door("pipelines.stream.declaration", "Flow")
@@ -308,7 +308,7 @@ def is_behind_a_door(module: str, name: str) -> bool:
     return any(name in door.__all__ and getattr(door, name) is taken for door in doors)
 
 
-def test_no_modules_of_the_dashboard_import_each_other() -> None:
+def test_modules_of_the_dashboard_have_no_circular_imports() -> None:
     """Not even within a function: a module that needs that is in the wrong place."""
     paths = {module_of(path): path for path in FILES if path.is_relative_to(ROOT / "ftdash")}
     graph = {
@@ -350,7 +350,7 @@ def test_a_new_command_touches_its_type_its_handler_and_its_form() -> None:
     assert elsewhere == KNOW_A_COMMAND
 
 
-def test_the_kind_of_a_command_is_written_beside_it_alone() -> None:
+def test_only_the_module_of_the_commands_names_their_kinds() -> None:
     """Rows and answers carry the kind; code uses the command, which knows its kind."""
     written = [
         module_of(path)
@@ -419,7 +419,7 @@ def test_every_sink_of_authors_is_in_the_files_of_its_walk() -> None:
 
 
 @pytest.mark.parametrize("path", TEST_FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_tests_share_modules_of_their_own(path: Path) -> None:
+def test_no_module_of_the_tests_imports_a_test_module(path: Path) -> None:
     """Importing a test module brings its fixtures, and pytest may collect its tests there."""
     for name in imports(ast.parse(path.read_text())):
         is_test = name.startswith("tests.") and ".test_" in name

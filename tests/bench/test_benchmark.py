@@ -23,7 +23,7 @@ def test_a_figure_beyond_its_bar_is_named(fields: Fields, expected: list[str]) -
     ("low", "high", "is_missed", "is_open"),
     [(0.01, 0.03, False, False), (0.01, 0.09, False, True), (0.04, 0.09, True, False)],
 )
-def test_a_figure_with_an_interval_is_judged_by_all_of_it(
+def test_a_figure_is_judged_by_its_whole_interval(
     low: float, high: float, is_missed: bool, is_open: bool
 ) -> None:
     fields: Fields = {"slowdown": 0.05, "slowdown_interval": {"low": low, "high": high}}
@@ -72,5 +72,5 @@ def test_an_unknown_option_is_refused_in_a_sentence(
     assert capsys.readouterr().err == sentence
 
 
-def test_json_may_be_asked_for_because_the_last_line_always_is() -> None:
+def test_a_benchmark_accepts_json_although_its_last_line_always_is_json() -> None:
     assert Benchmark("speed", "how fast?").options.parse(["--json"]).json

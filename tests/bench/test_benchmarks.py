@@ -45,11 +45,11 @@ def one_try(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_every_benchmark_that_the_command_lists_is_there(name: str) -> None:
+def test_every_benchmark_that_the_command_lists_exists(name: str) -> None:
     assert callable(importlib.import_module(module_of(name)).main)
 
 
-def test_every_benchmark_can_begin_in_a_process_of_its_own() -> None:
+def test_every_benchmark_can_be_imported_in_a_new_process() -> None:
     """The command starts each benchmark in a new process, where Django is not set up."""
     modules = ", ".join(map(module_of, BENCHMARKS))
 
@@ -61,7 +61,7 @@ def test_every_benchmark_can_begin_in_a_process_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["incremental", "backpressure", "coordinator", "recovery"])
-def test_a_million_keys_can_be_asked_for(
+def test_benchmarks_accept_a_million_keys(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", [name, "--keys", "1000000", "--nothing-known"])
@@ -93,7 +93,7 @@ def test_pv_measures_every_mode_against_the_limit(mode: str) -> None:
     assert found["peers"]["flink"] == "not asked for (--with-peers)"
 
 
-def test_overhead_holds_every_mode_against_one_run_without_checkpoints() -> None:
+def test_overhead_compares_every_mode_with_a_run_without_checkpoints() -> None:
     work = Work("user_id", rounds=2, events=EVENTS)
 
     found = overhead.measure(work, ["aligned", "unaligned"], 1, on_processes)
@@ -106,7 +106,7 @@ def test_overhead_holds_every_mode_against_one_run_without_checkpoints() -> None
     assert len(found["limit_spreads"]) == 1
 
 
-def test_a_run_that_takes_more_of_the_processor_is_seen_to_though_it_is_as_fast() -> None:
+def test_overhead_shows_more_processor_time_at_equal_speed() -> None:
     def run(processor_s: float) -> Measured:
         return Measured(1_000.0, 10, 10.0, processor_s)
 
@@ -116,7 +116,7 @@ def test_a_run_that_takes_more_of_the_processor_is_seen_to_though_it_is_as_fast(
     assert overhead.more_processor("aligned", pair) == pytest.approx(0.1)
 
 
-def test_the_processor_time_of_a_run_is_that_of_its_driver_and_its_slots() -> None:
+def test_a_run_takes_no_more_processor_time_than_the_machine_has() -> None:
     work = Work("user_id", rounds=20, events=EVENTS)
 
     measured = run_once(work, "aligned", "1 s", on_processes)
@@ -124,14 +124,14 @@ def test_the_processor_time_of_a_run_is_that_of_its_driver_and_its_slots() -> No
     assert 0 < measured.processor_s <= measured.seconds * (os.cpu_count() or 1) + 0.5
 
 
-def test_pause_tells_the_longest_cut() -> None:
+def test_pause_reports_the_longest_cut() -> None:
     found = pause.measure(Work("user_id", events=EVENTS), 2, on_processes)
 
     assert found["cuts"] >= 4
     assert 0 < found["pause_ms_p99"] <= found["pause_ms_max"]
 
 
-def test_recovery_tells_each_kill() -> None:
+def test_recovery_reports_each_kill() -> None:
     found = recovery.measure(Work("app_id", events=EVENTS), 1, on_processes)
 
     assert [len(found[name]) for name in ("running_ms", "output_ms")] == [1, 1]
@@ -139,7 +139,7 @@ def test_recovery_tells_each_kill() -> None:
 
 
 @pytest.mark.parametrize("backend", restore.MEGABYTES)
-def test_restore_is_held_against_reading_and_digesting_the_same_bytes(backend: str) -> None:
+def test_restore_is_compared_with_reading_and_digesting_the_same_bytes(backend: str) -> None:
     found = restore.measure({**dict.fromkeys(restore.MEGABYTES, 0), backend: 20})
 
     assert found[f"{backend}_bytes"] >= 20_000_000
@@ -157,7 +157,7 @@ def test_latency_is_measured_at_half_of_the_full_load() -> None:
     assert {bar.field for bar in latency.BARS} <= set(found)
 
 
-def test_a_record_counts_as_visible_from_when_its_file_got_its_name(tmp_path: Path) -> None:
+def test_a_record_counts_as_visible_from_the_renaming_of_its_file(tmp_path: Path) -> None:
     columns = {name: pa.array([7], pa.int64()) for name in COLUMNS}
     for name in (".prepared-1", ".prepared-2"):
         pq.write_table(pa.table(columns), tmp_path / name)
@@ -170,7 +170,7 @@ def test_a_record_counts_as_visible_from_when_its_file_got_its_name(tmp_path: Pa
     assert {row[name] for name in COLUMNS} == {7}
 
 
-def test_latency_leaves_out_the_warm_up_and_what_the_final_checkpoint_hurries() -> None:
+def test_latency_leaves_out_the_warm_up_and_the_end_of_the_run() -> None:
     rows = np.zeros(5, ROW)
     rows["happened_ms"] = [10_000, 10_999, 11_000, 12_999, 13_000]
 
@@ -179,7 +179,7 @@ def test_latency_leaves_out_the_warm_up_and_what_the_final_checkpoint_hurries() 
     assert counted["happened_ms"].tolist() == [11_000, 12_999]
 
 
-def test_latency_is_what_is_added_to_the_interval() -> None:
+def test_latency_is_the_time_beyond_the_checkpoint_interval() -> None:
     rows = np.zeros(100, ROW)
     rows["view"] = np.arange(100)
     rows["happened_ms"] = 10_000 + 10 * rows["view"]
@@ -191,7 +191,7 @@ def test_latency_is_what_is_added_to_the_interval() -> None:
 
 
 @pytest.mark.parametrize("views", [[0, 1], [0, 1, 1, 2]], ids=["lost", "doubled"])
-def test_output_that_is_not_exactly_once_is_an_error_and_no_latency(views: list[int]) -> None:
+def test_latency_refuses_output_that_is_not_exactly_once(views: list[int]) -> None:
     rows = np.zeros(len(views), ROW)
     rows["view"] = views
     rows["app"] = apps_of(SEED, rows["view"])
@@ -200,7 +200,7 @@ def test_output_that_is_not_exactly_once_is_an_error_and_no_latency(views: list[
         latency.check_exactly_once(rows, 3)
 
 
-def test_coordinator_counts_by_subtasks() -> None:
+def test_coordinator_reports_acknowledgements_by_number_of_subtasks() -> None:
     found = coordinator.measure(largest=200, acknowledgements=400, keys=1_000)
 
     assert found["keys"] == 1_000
@@ -212,7 +212,7 @@ def test_coordinator_counts_by_subtasks() -> None:
 
 
 @pytest.mark.parametrize(("keys", "files"), [(0, 0), (150, 150), (1_000_007, 200)])
-def test_coordinator_is_told_of_a_file_by_each_subtask_that_has_keys(keys: int, files: int) -> None:
+def test_each_subtask_with_keys_reports_one_file_to_the_coordinator(keys: int, files: int) -> None:
     snapshots = coordinator.snapshots_of(200, keys)
 
     states = [state for each in snapshots for state in each.operators[0].states]
@@ -220,7 +220,7 @@ def test_coordinator_is_told_of_a_file_by_each_subtask_that_has_keys(keys: int, 
     assert len({state.file.name for state in states}) == len(states) == files
 
 
-def test_backpressure_holds_an_aligned_checkpoint_against_an_overtaking_one() -> None:
+def test_backpressure_compares_aligned_with_overtaking_checkpoints() -> None:
     found = backpressure.measure(
         checkpoints=1, keys=2_000, slow_ms=3, full_bytes=1 << 20, slow_us=200
     )
@@ -234,7 +234,7 @@ def test_backpressure_holds_an_aligned_checkpoint_against_an_overtaking_one() ->
 
 
 @pytest.mark.parametrize("backend", state_memory.BACKENDS)
-def test_state_memory_tells_what_each_phase_held(backend: str) -> None:
+def test_state_memory_reports_the_memory_of_each_phase(backend: str) -> None:
     found = state_memory.measure(backend, 8 << 20)
 
     for phase in state_memory.PHASES:
@@ -243,7 +243,7 @@ def test_state_memory_tells_what_each_phase_held(backend: str) -> None:
     assert {bar.field for bar in state_memory.BARS if bar.field.startswith(backend)} <= set(found)
 
 
-def test_small_batches_tells_the_slowest_operator_for_each_size() -> None:
+def test_small_batches_reports_the_slowest_operator_for_each_size() -> None:
     sizes = (1, 100)
 
     found = small_batches.measure(small_batches.OPERATORS, sizes, seconds=0.01, rounds=1)
@@ -266,7 +266,7 @@ def test_incremental_compares_with_the_full_snapshot(backend: str) -> None:
 
 
 @pytest.mark.parametrize("name", ends.ENDS)
-def test_ends_holds_a_run_against_a_bare_loop_over_the_same_records(
+def test_ends_compares_a_run_with_a_bare_loop_over_the_same_records(
     name: str,
     kafka_server: KafkaBroker,
     postgres: PostgresServer,
@@ -299,7 +299,7 @@ class PacedEnd:
         return Measured(1_000.0, int(seconds / 4), seconds, seconds)
 
 
-def test_a_run_that_is_too_short_to_tell_is_done_again_with_more_records(
+def test_too_short_a_run_is_repeated_with_more_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opened: list[int] = []
@@ -323,7 +323,7 @@ def test_a_run_that_is_too_short_to_tell_is_done_again_with_more_records(
     assert set(missed(asked, ends.BARS)) == {"redis_ratio", "redis_seconds", "redis_checkpoints"}
 
 
-def test_an_end_that_the_machine_lacks_is_told_with_the_reason(
+def test_an_end_that_cannot_run_here_is_reported_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(kafka_end.GIVEN, raising=False)
@@ -335,7 +335,7 @@ def test_an_end_that_the_machine_lacks_is_told_with_the_reason(
     assert "there is no java on PATH; or set FTDASH_BENCH_KAFKA" in found["kafka_not_measured"]
 
 
-def test_records_that_did_not_arrive_are_an_error_and_no_figure(
+def test_records_that_did_not_arrive_are_an_error(
     redis_server: RedisBroker,
 ) -> None:
     end = redis_end.RedisEnd(redis_server.url, 100)

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_every_page_in_the_table_of_addresses_is_asked_for_signed_in() -> None:
+def test_every_page_in_the_url_table_is_requested_while_signed_in() -> None:
     command = [sys.executable, "-m", "bench.dashboard.dashboard", "--checkpoints", "30", "--rounds"]
 
     done = subprocess.run([*command, "2"], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ CHOSEN = ("function-throws", "web-server-killed")
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_person_reads_each_incident_on_the_fleet_page_and_takes_its_next_step() -> None:
+def test_the_fleet_page_names_each_incident_and_its_next_step() -> None:
     command = [sys.executable, "manage.py", "drill", "--json", "--without-spark"]
     only = [word for name in CHOSEN for word in ("--only", name)]
 

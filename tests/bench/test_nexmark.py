@@ -32,7 +32,7 @@ SEEN = speed.Work(FEW, pairs=1, least_s=1.0)
 
 
 @pytest.mark.parametrize("query", KILLED)
-def test_a_query_stays_exact_though_its_driver_and_each_slot_is_killed(
+def test_a_query_stays_exact_when_its_driver_and_every_slot_are_killed(
     query: str,
 ) -> None:
     seed = random.randrange(1_000)
@@ -48,7 +48,7 @@ def test_a_query_stays_exact_though_its_driver_and_each_slot_is_killed(
     assert min(fields["running_ms"]) > 0
 
 
-def test_a_seed_decides_who_dies_and_each_process_does() -> None:
+def test_a_seed_fixes_the_victims_and_every_process_is_among_them() -> None:
     victims = [Kills(FEW, 1, 5, seed=9).victims(random.Random(9)) for _ in range(2)]
 
     assert victims[0] == victims[1]
@@ -75,7 +75,7 @@ def test_the_speed_of_a_query_has_all_its_figures() -> None:
 
 
 @pytest.mark.parametrize("query", ["q2", "q5"])
-def test_a_query_that_is_over_too_soon_gets_more_events(
+def test_a_query_that_ends_too_soon_gets_more_events(
     query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first 0.25 s of a run are its start, which does not grow with the number of events."""
@@ -91,7 +91,7 @@ def test_a_query_that_is_over_too_soon_gets_more_events(
     assert (found["events"], found["seconds"]) == (400_000, 2.8)
 
 
-def test_a_run_that_was_over_before_it_was_looked_at_has_no_figures(
+def test_a_run_that_ends_before_it_is_measured_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     unseen = OurRun(200_000.0, 0.1, 0.0, 1, 10.0, 0, 1, 1)
@@ -101,7 +101,7 @@ def test_a_run_that_was_over_before_it_was_looked_at_has_no_figures(
         of_query("q18", Work(FEW, pairs=1, least_s=0), on_processes)
 
 
-def test_files_that_are_read_again_have_the_same_rows_as_often() -> None:
+def test_files_for_three_rounds_hold_three_times_the_rows() -> None:
     names = [path / BID.name for path in (FEW.files([BID]), replace(FEW, rounds=3).files([BID]))]
 
     once, thrice = (pq.read_table(name).num_rows for name in names)
@@ -109,12 +109,12 @@ def test_files_that_are_read_again_have_the_same_rows_as_often() -> None:
     assert (once, thrice) == (18_400, 3 * 18_400)
 
 
-def test_only_the_kinds_that_a_query_reads_are_written() -> None:
+def test_only_the_event_kinds_that_a_query_reads_are_written() -> None:
     assert kinds_of("q2") == [BID]
     assert set(kinds_of("q3")) == {AUCTION, PERSON}
 
 
-def test_without_flink_the_figures_of_ours_are_there_and_the_next_step(
+def test_without_flink_the_report_has_our_figures_and_the_next_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for peer in ("FLINK", "STRUCTURED"):
@@ -128,7 +128,7 @@ def test_without_flink_the_figures_of_ours_are_there_and_the_next_step(
     assert "make a virtual environment with pyspark==4.*" in fields["structured"]
 
 
-def test_flink_without_the_jar_of_parquet_says_where_it_has_to_be(
+def test_flink_without_the_parquet_jar_says_where_to_put_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("bench.nexmark.peers.version_in", lambda python, package: "2.3.0")
@@ -138,7 +138,9 @@ def test_flink_without_the_jar_of_parquet_says_where_it_has_to_be(
         Flink(tmp_path, 1).run("q0", "hashmap", mini_batch=False)
 
 
-def test_there_is_a_query_in_flinks_words_for_each_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_of_our_queries_has_a_counterpart_in_flink_sql(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(str(PROGRAMS))
     from nexmark_sql import QUERIES as IN_FLINK  # type: ignore[import-not-found]
 
@@ -153,7 +155,7 @@ def test_there_is_a_query_in_flinks_words_for_each_of_ours(monkeypatch: pytest.M
         (["+I 1 a", "+U 1 b", "+I 2 c"], "upserts", [("1", "b"), ("2", "c")]),
     ],
 )
-def test_what_flink_prints_is_read_whatever_form_it_has(
+def test_printed_output_of_flink_is_read_in_every_form(
     changes: list[str], form: str, left: list[tuple[str, str]]
 ) -> None:
     parts = [change.split() for change in changes]
@@ -177,18 +179,18 @@ def test_the_comparison_with_flink_sees_each_difference(theirs: list[str]) -> No
     assert (same, bool(other)) == ([], True)
 
 
-def test_a_result_of_flink_without_a_row_is_an_empty_table() -> None:
+def test_a_flink_result_without_rows_is_an_empty_table() -> None:
     assert Printed(["a", "b"]).table().num_rows == 0
 
 
-def test_our_result_over_files_is_what_flinks_is_compared_with() -> None:
+def test_our_result_over_files_has_the_rows_of_the_query() -> None:
     result = check.our_result("q2", FEW.files())
 
     assert result.column_names == ["auction", "price"]
     assert set(result["auction"].to_numpy() % 123) == {0}
 
 
-def test_a_query_that_there_is_not_is_refused_by_name(
+def test_an_unknown_query_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["nexmark", "--query", "q6"])
@@ -200,7 +202,7 @@ def test_a_query_that_there_is_not_is_refused_by_name(
     assert known_queries(None) == list(QUERIES)
 
 
-def test_the_table_and_the_chart_of_the_page_have_each_query_once_and_in_order(
+def test_the_table_and_chart_of_the_page_list_each_query_once_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def printed(name: str, events: int, ratios: dict[str, float]) -> Path:

@@ -7,7 +7,7 @@ import pytest
 from bench.pairs import TRIES_MAX, described, mean_rate, median_interval, run_pairs
 
 
-def test_the_limit_comes_first_and_last_so_that_a_drift_weighs_as_much_on_both() -> None:
+def test_the_limit_runs_first_and_last_so_that_a_drift_cancels_out() -> None:
     order: list[str] = []
     speeds: Iterator[float] = iter([100.0, 99.0, 98.0, 97.0, 96.0, 95.0])
 
@@ -23,7 +23,7 @@ def test_the_limit_comes_first_and_last_so_that_a_drift_weighs_as_much_on_both()
     }
 
 
-def test_a_pair_whose_two_limits_differ_by_more_than_a_fifth_is_done_again_and_says_so(
+def test_a_pair_whose_limits_differ_by_over_a_fifth_is_repeated_and_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     speeds = iter([100.0, 150.0, 150.0, 130.0, 100.0, 80.0, 80.0, 120.0])
@@ -35,7 +35,7 @@ def test_a_pair_whose_two_limits_differ_by_more_than_a_fifth_is_done_again_and_s
     assert capsys.readouterr().err == "pair 0: its two limits differ by 30%; again\n"
 
 
-def test_where_no_try_is_steady_the_steadiest_counts_and_is_named() -> None:
+def test_without_a_steady_try_the_steadiest_counts_and_is_reported() -> None:
     limits = [(100.0, 200.0), (100.0, 140.0), *[(100.0, 300.0)] * (TRIES_MAX - 2)]
     speeds = iter([speed for before, after in limits for speed in (before, 70.0, 70.0, after)])
 
@@ -55,7 +55,7 @@ def test_where_no_try_is_steady_the_steadiest_counts_and_is_named() -> None:
         ([float(value) for value in range(10)], 1.0, 8.0, 0.979),
     ],
 )
-def test_the_interval_of_a_median_says_how_sure_it_is(
+def test_the_interval_of_a_median_reports_its_confidence(
     values: list[float], low: float, high: float, confidence: float
 ) -> None:
     assert median_interval(values) == {"low": low, "high": high, "confidence": confidence}

@@ -44,7 +44,7 @@ run_program(["sh", "-c", "touch child-$$; exec sleep 1000"], scratch)
 PATIENCE_S = 60.0
 
 
-def test_a_peer_reads_all_files_as_often_as_it_should(tmp_path: Path) -> None:
+def test_a_peer_reads_all_records_of_all_files(tmp_path: Path) -> None:
     runs = PeerRuns.installed([fake_peer(tmp_path, COUNTS_LINES)])
 
     runs.run_all(WORK)
@@ -74,11 +74,11 @@ def test_a_peer_that_is_not_installed_is_named_with_the_next_step(
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
-def test_the_program_of_every_peer_is_there(peer: Peer) -> None:
+def test_the_program_of_every_peer_exists(peer: Peer) -> None:
     assert (PROGRAMS / peer.program).is_file()
 
 
-def test_a_peer_that_fails_says_its_last_words(tmp_path: Path) -> None:
+def test_a_failed_peer_is_reported_with_its_last_output(tmp_path: Path) -> None:
     runs = PeerRuns.installed([fake_peer(tmp_path, "raise SystemExit('no memory left')")])
 
     runs.run_all(WORK)
@@ -87,7 +87,7 @@ def test_a_peer_that_fails_says_its_last_words(tmp_path: Path) -> None:
     assert runs.described()["flink"] == "msgspec failed: no memory left"
 
 
-def test_what_a_peer_leaves_running_is_not_waited_for_and_ended(tmp_path: Path) -> None:
+def test_a_process_that_a_peer_leaves_running_is_ended_without_waiting(tmp_path: Path) -> None:
     runs = PeerRuns.installed([fake_peer(tmp_path, LEAVES_A_CHILD)])
 
     runs.run_all(WORK)
@@ -101,7 +101,7 @@ def test_what_a_peer_leaves_running_is_not_waited_for_and_ended(tmp_path: Path) 
             psutil.Process(left).kill()
 
 
-def test_a_peer_ends_with_the_benchmark_that_a_signal_ends(tmp_path: Path) -> None:
+def test_a_signal_to_the_benchmark_also_ends_its_peer(tmp_path: Path) -> None:
     words = [sys.executable, "-c", RUNS_A_CHILD, str(tmp_path)]
     benchmark = subprocess.Popen(words, stderr=subprocess.DEVNULL)
     try:

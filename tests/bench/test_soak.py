@@ -76,7 +76,7 @@ with tempfile.TemporaryFile() as file:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("strace"), reason="no strace on PATH")
-def test_a_disk_is_slow_for_the_length_of_the_fault() -> None:
+def test_a_disk_is_slow_only_during_the_fault() -> None:
     command = [sys.executable, "-c", FLUSHING]
     with subprocess.Popen(
         command, text=True, bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -97,7 +97,7 @@ def test_a_disk_is_slow_for_the_length_of_the_fault() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("strace"), reason="no strace on PATH")
-def test_a_disk_that_was_slow_for_nobody_is_reported() -> None:
+def test_slowing_the_disk_of_an_ended_process_is_refused() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
 
@@ -142,7 +142,7 @@ def test_a_soak_that_found_something_is_not_good(spoil: Callable[[Soaked], None]
     assert not is_good(fields_of(found, SEED))
 
 
-def test_what_grows_is_not_good_and_the_table_says_which_figure() -> None:
+def test_a_growing_figure_is_not_good_and_the_table_names_it() -> None:
     fields = fields_of(soaked(per_hour=100.0), SEED)
 
     assert fields["flat"] is False
@@ -152,7 +152,7 @@ def test_what_grows_is_not_good_and_the_table_says_which_figure() -> None:
     ]
 
 
-def test_a_short_soak_does_not_judge_what_grows() -> None:
+def test_a_short_soak_does_not_judge_growth() -> None:
     fields = fields_of(soaked(per_hour=100.0, seconds=60.0), SEED)
 
     assert fields["flat"] is None
@@ -160,7 +160,7 @@ def test_a_short_soak_does_not_judge_what_grows() -> None:
     assert "too short a run to judge them" in table(fields)
 
 
-def test_faults_come_for_their_time_and_until_enough_kinds_have_come() -> None:
+def test_a_soak_lasts_for_its_time_and_until_enough_kinds_of_fault_came() -> None:
     assert Length(seconds=60).is_over(60, kinds=0)
     assert not Length(seconds=60).is_over(59, kinds=9)
     assert not Length(seconds=60, kinds_least=5).is_over(99, kinds=4)

@@ -39,7 +39,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.mark.parametrize("end", [0, 1])
-def test_what_is_sent_while_packets_are_lost_arrives_afterwards(
+def test_data_sent_during_packet_loss_arrives_afterwards(
     ends: tuple[socket.socket, socket.socket], end: int
 ) -> None:
     client, accepted = ends
@@ -62,12 +62,12 @@ def test_other_ports_lose_nothing(ends: tuple[socket.socket, socket.socket]) -> 
         assert accepted.recv(1) == b"a"
 
 
-def test_without_a_port_nothing_is_called_cut_off() -> None:
+def test_packet_loss_without_any_port_is_refused() -> None:
     with pytest.raises(Rejected, match="nothing is cut off"), network.lossy(set()):
         pass
 
 
-def test_a_process_hears_others_at_the_ports_of_its_connections(
+def test_ports_in_use_include_both_ends_of_open_connections(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     ports = network.ports_in_use(psutil.Process(os.getpid()))
@@ -75,7 +75,7 @@ def test_a_process_hears_others_at_the_ports_of_its_connections(
     assert {end.getsockname()[1] for end in ends} <= ports
 
 
-def test_what_a_killed_soak_has_left_is_removed_and_what_a_living_one_has_made_is_not(
+def test_rules_of_a_killed_soak_are_removed_and_those_of_a_live_one_stay(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     client, accepted = ends

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from bench.dashboard.viewers import Watched, Window, compared
 
 
-def test_checkpoints_count_in_the_window_in_which_they_were_triggered() -> None:
+def test_a_checkpoint_counts_in_the_window_of_its_trigger() -> None:
     triggered = {1.0: 100.0, 1.5: None, 2.0: 900.0, 11.0: 150.0, 12.0: 150.0, 21.0: 100.0}
     rows = [{"trigger_at": at(s), "end_to_end_ms": ms} for s, ms in triggered.items()]
     windows = [Window(0.0, 2.0, 0), Window(10.0, 14.0, 200), Window(20.0, 22.0, 0)]
@@ -25,7 +25,7 @@ def test_checkpoints_count_in_the_window_in_which_they_were_triggered() -> None:
     }
 
 
-def test_where_no_checkpoint_completed_nothing_is_claimed() -> None:
+def test_without_a_completed_checkpoint_no_figure_is_reported() -> None:
     found = compared([], [Window(0.0, 2.0, 0), Window(2.0, 4.0, 1)], Watched())
 
     assert (found["ratio"], found["refresh_p95_ms"]) == (None, None)

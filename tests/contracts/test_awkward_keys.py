@@ -85,7 +85,7 @@ def create(tmp_path: Path) -> Iterator[Create]:
 
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)
 @pytest.mark.parametrize("kind", KEYS)
-def test_every_key_is_told_from_its_likes_and_found_again_at_another_parallelism(
+def test_similar_keys_stay_distinct_and_are_found_at_another_parallelism(
     kind: str, way: tuple[StoredAs, str, str], create: Create, tmp_path: Path
 ) -> None:
     stored_as, old, new = way
@@ -113,7 +113,7 @@ def test_every_key_is_told_from_its_likes_and_found_again_at_another_parallelism
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 @pytest.mark.parametrize("type_", NOT_KEYS, ids=str)
-def test_what_equals_nothing_or_has_no_bytes_of_its_own_is_refused_by_its_column(
+def test_a_type_that_cannot_be_a_key_is_refused_by_column_name(
     type_: pa.DataType, backend: str, create: Create
 ) -> None:
     """NaN equals nothing, and minus zero equals zero, so a double has no key group."""
@@ -128,7 +128,7 @@ def test_what_equals_nothing_or_has_no_bytes_of_its_own_is_refused_by_its_column
         key_hashes(pa.record_batch([pa.nulls(1, type_)], schema=schema), ("amount",))
 
 
-def test_a_one_is_a_key_of_its_type_and_no_other() -> None:
+def test_a_number_and_its_text_are_different_keys() -> None:
     """Rows meet if their keys have one type; a one as a double or as a text is another key."""
     ones = [pa.array([1]), pa.array([True]), pa.array(["1"]), pa.array(["1.0"]), pa.array(["true"])]
 

@@ -79,7 +79,7 @@ def test_nothing_is_lost_or_reordered_in_any_interleaving(pair: "Pair", seed: in
 
 
 @pytest.mark.parametrize("capacity_bytes", [1, 2_000, 10_000])
-def test_in_flight_is_never_more_than_the_capacity_and_one_element(
+def test_bytes_in_flight_never_exceed_the_capacity_and_one_element(
     pair: "Pair", capacity_bytes: int
 ) -> None:
     gate, output = pair.channel(A, capacity_bytes=capacity_bytes)
@@ -96,7 +96,7 @@ def test_in_flight_is_never_more_than_the_capacity_and_one_element(
     assert 0 < max(seen) <= allowed
 
 
-def test_a_channel_whose_reader_is_measured_begins_with_a_small_window(pair: "Pair") -> None:
+def test_a_debloated_channel_begins_with_a_small_window(pair: "Pair") -> None:
     gate = Gate([A], debloating=Debloating(target_ms=500.0))
     output = pair.outputs(gate)[A]
     element = numbers(*range(50))
@@ -107,7 +107,7 @@ def test_a_channel_whose_reader_is_measured_begins_with_a_small_window(pair: "Pa
     assert queued(gate, A).queued_bytes < INITIAL_WINDOW_BYTES + 2 * cost_of(element)
 
 
-def test_what_a_full_channel_does_not_take_waits_at_its_writer_in_order(pair: "Pair") -> None:
+def test_elements_for_a_full_channel_wait_at_the_writer_in_order(pair: "Pair") -> None:
     gate, output = pair.channel(A, capacity_bytes=1)
     sent = [numbers(1), numbers(2), Watermark(3), numbers(4)]
 
@@ -124,7 +124,7 @@ def test_what_a_full_channel_does_not_take_waits_at_its_writer_in_order(pair: "P
     assert queued(gate, A).queued_bytes == 0
 
 
-def test_a_writer_is_woken_when_the_channel_takes_something_again(pair: "Pair") -> None:
+def test_a_writer_is_woken_when_the_channel_has_room_again(pair: "Pair") -> None:
     gate, output = pair.channel(A, capacity_bytes=1)
     output.send(numbers(1))
     woken = threading.Event()
@@ -139,7 +139,7 @@ def test_a_writer_is_woken_when_the_channel_takes_something_again(pair: "Pair") 
     flush_all(output)
 
 
-def test_an_overtaking_barrier_passes_what_waits_at_its_writer(pair: "Pair") -> None:
+def test_an_overtaking_barrier_passes_elements_that_wait_at_the_writer(pair: "Pair") -> None:
     gate, output = pair.channel(A, capacity_bytes=1)
     for element in (numbers(1), numbers(2), Watermark(9), numbers(3)):
         output.send(element)
@@ -154,7 +154,7 @@ def test_an_overtaking_barrier_passes_what_waits_at_its_writer(pair: "Pair") -> 
     assert received == [numbers(1), barrier, numbers(2), Watermark(9), numbers(3)]
 
 
-def test_a_barrier_that_waits_is_taken_to_the_front(pair: "Pair") -> None:
+def test_an_overtaking_barrier_replaces_the_waiting_one_at_the_front(pair: "Pair") -> None:
     gate, output = pair.channel(A, capacity_bytes=1)
     for element in (
         numbers(1),
@@ -175,7 +175,7 @@ def test_a_barrier_that_waits_is_taken_to_the_front(pair: "Pair") -> None:
     assert received == [numbers(1), barrier, numbers(2), numbers(3)]
 
 
-def test_a_held_back_channel_gives_nothing_and_keeps_count_of_what_arrives(pair: "Pair") -> None:
+def test_a_held_back_channel_delivers_nothing_but_counts_arrivals(pair: "Pair") -> None:
     gate, output = pair.channel(A)
     gate.hold_back(A)
 
@@ -197,7 +197,7 @@ def test_a_held_back_channel_gives_nothing_and_keeps_count_of_what_arrives(pair:
     )
 
 
-def test_what_is_held_back_is_noted_when_that_begins_and_with_each_arrival(pair: "Pair") -> None:
+def test_a_gate_notes_held_records_at_the_start_and_at_each_arrival(pair: "Pair") -> None:
     gate, output = pair.channel(A)
     clock = ManualClock()
     gate.measure_by(clock)
@@ -235,7 +235,7 @@ def test_a_held_back_channel_does_not_stop_its_neighbour(pair: "Pair") -> None:
     assert [rows(e) for _, e in take(gate, 100)] == [[i] for i in range(100)]
 
 
-def test_resume_gives_what_arrived_meanwhile_in_order(pair: "Pair") -> None:
+def test_resume_delivers_in_order_what_arrived_meanwhile(pair: "Pair") -> None:
     gate, output = pair.channel(A)
     elements = [numbers(i) for i in range(5)]
     output.send(elements[0])
@@ -330,7 +330,7 @@ def test_an_element_above_the_capacity_passes_an_empty_channel(pair: "Pair") -> 
     assert [element for _, element in received] == [large]
 
 
-def test_elements_of_every_size_pass_however_small_the_capacity(pair: "Pair") -> None:
+def test_elements_of_every_size_pass_a_small_channel(pair: "Pair") -> None:
     sizes = [*range(0, 2_000, 97), 40_000]
     gate, output = pair.channel(A, capacity_bytes=3_000)
 
@@ -381,7 +381,7 @@ def test_nothing_may_follow_the_end(pair: "Pair") -> None:
         output.send(numbers(1))
 
 
-def test_the_reader_is_woken_when_something_comes_and_when_a_channel_is_resumed(
+def test_an_arrival_and_a_resume_each_wake_the_reader(
     pair: "Pair",
 ) -> None:
     gate, output = pair.channel(A)
@@ -398,7 +398,7 @@ def test_the_reader_is_woken_when_something_comes_and_when_a_channel_is_resumed(
     assert rows(take(gate, 1)[0][1]) == [1]
 
 
-def test_a_reader_that_comes_late_to_a_full_gate_is_woken(pair: "Pair") -> None:
+def test_a_reader_that_registers_after_an_arrival_is_woken(pair: "Pair") -> None:
     gate, output = pair.channel(A)
     output.send(numbers(1))
     wait_until(lambda: queued(gate, A).queued_records == 1)
@@ -422,7 +422,7 @@ def test_a_writer_waits_for_a_gate_that_is_registered_later(pair: "Pair") -> Non
     writer.join(DEADLINE_S)
 
 
-def test_a_writer_that_waits_for_a_gate_ends_with_the_network(pair: "Pair") -> None:
+def test_closing_the_network_ends_a_writer_that_waits_for_a_gate(pair: "Pair") -> None:
     output = pair.writing.output(A, pair.reading_slot)
     ends: list[Exception] = []
     writer = in_thread(lambda: send_until_closed(output, ends))

@@ -87,7 +87,7 @@ def location(points: StoredPoints) -> str:
 
 @pytest.mark.parametrize("open_format", [False, True])
 @pytest.mark.parametrize("sizes", [[], [0], [3], [3, 0, 5], [1000, 1]])
-def test_rows_come_back_as_they_were_written(
+def test_rows_are_read_back_as_they_were_written(
     store: CheckpointStore, location: str, sizes: list[int], open_format: bool
 ) -> None:
     batches = [rows(size, first=index * 10_000) for index, size in enumerate(sizes)]
@@ -100,7 +100,7 @@ def test_rows_come_back_as_they_were_written(
 
 @pytest.mark.parametrize("open_format", [False, True])
 @pytest.mark.parametrize("column_type", [*NUMBERS, *SAMPLES], ids=str)
-def test_a_column_comes_back_in_the_type_it_was_written_in(
+def test_a_column_is_read_back_with_its_values_and_type(
     store: CheckpointStore, location: str, column_type: pa.DataType, open_format: bool
 ) -> None:
     schema = pa.schema([("column", column_type)])
@@ -115,7 +115,7 @@ def test_a_column_comes_back_in_the_type_it_was_written_in(
 
 @pytest.mark.parametrize("open_format", [False, True])
 @pytest.mark.parametrize("data_type", STATE_TYPES, ids=str)
-def test_columns_come_back_with_their_own_type(
+def test_a_column_of_nulls_is_read_back_with_its_type(
     store: CheckpointStore, location: str, data_type: pa.DataType, open_format: bool
 ) -> None:
     schema = pa.schema([("value", data_type)])
@@ -129,7 +129,7 @@ def test_columns_come_back_with_their_own_type(
 
 
 @pytest.mark.parametrize(("open_format", "suffix"), [(False, ".arrow"), (True, ".parquet")])
-def test_a_handle_tells_name_length_and_digest(
+def test_a_handle_holds_name_length_and_digest(
     points: StoredPoints, location: str, open_format: bool, suffix: str
 ) -> None:
     store = points.store
@@ -142,7 +142,7 @@ def test_a_handle_tells_name_length_and_digest(
 
 
 @pytest.mark.parametrize("open_format", [False, True])
-def test_a_second_file_of_a_name_leaves_the_first_as_it_is(
+def test_a_second_file_of_the_same_name_does_not_replace_the_first(
     points: StoredPoints, location: str, open_format: bool, tmp_path: Path
 ) -> None:
     store = points.store
@@ -168,7 +168,7 @@ def refusal_unless_in_memory(points: StoredPoints, name: str) -> AbstractContext
     return pytest.raises(InvariantViolated, match=rf"has a file {re.escape(name)} already")
 
 
-def test_a_manifest_comes_back_as_it_was_published(store: CheckpointStore, location: str) -> None:
+def test_a_manifest_is_read_as_it_was_published(store: CheckpointStore, location: str) -> None:
     manifest = written_point(store, location)
 
     assert store.publish(location, manifest) is Publication.PUBLISHED
@@ -176,7 +176,9 @@ def test_a_manifest_comes_back_as_it_was_published(store: CheckpointStore, locat
     assert store.verify(location) == []
 
 
-def test_publishing_the_same_again_is_recognised(store: CheckpointStore, location: str) -> None:
+def test_publishing_the_same_manifest_again_is_recognised(
+    store: CheckpointStore, location: str
+) -> None:
     manifest = written_point(store, location)
     store.publish(location, manifest)
 
@@ -194,7 +196,7 @@ def test_another_manifest_conflicts_and_replaces_nothing(
     assert store.manifest(location) == manifest
 
 
-def test_of_several_that_publish_at_once_exactly_one_succeeds(
+def test_exactly_one_of_several_simultaneous_publishers_succeeds(
     store: CheckpointStore, location: str
 ) -> None:
     manifest = written_point(store, location)
@@ -332,9 +334,7 @@ def test_all_points_below_a_root_are_listed(points: StoredPoints) -> None:
     assert store.names(f"{points.root}/nothing") == []
 
 
-def test_a_discarded_point_is_gone_and_its_neighbours_are_not(
-    points: StoredPoints, location: str
-) -> None:
+def test_discarding_a_point_leaves_its_neighbour(points: StoredPoints, location: str) -> None:
     store, neighbour = points.store, location + "0"
     for place in (location, neighbour):
         store.publish(place, written_point(store, place))
@@ -348,7 +348,7 @@ def test_a_discarded_point_is_gone_and_its_neighbours_are_not(
 
 
 @pytest.mark.parametrize("may_share", [False, True])
-def test_a_file_comes_back_byte_for_byte(
+def test_a_fetched_file_has_the_stored_bytes(
     points: StoredPoints, location: str, tmp_path: Path, *, may_share: bool
 ) -> None:
     pieces = [b"", bytes(range(256)) * 3_000, b"end"]
@@ -360,7 +360,7 @@ def test_a_file_comes_back_byte_for_byte(
     assert (tmp_path / "copy").read_bytes() == b"".join(pieces)
 
 
-def test_a_copy_that_may_be_written_to_is_no_part_of_the_point(
+def test_writing_to_a_fetched_copy_leaves_the_point_unchanged(
     points: StoredPoints, location: str, tmp_path: Path
 ) -> None:
     file = points.store.write_file(location, "MANIFEST-000004", [b"rows"])
@@ -388,7 +388,7 @@ def test_a_damaged_file_is_not_fetched(
     ("damaging", "is_seen"),
     [("remove", True), ("truncate", True), ("extend", True), ("flip", False)],
 )
-def test_without_reading_it_a_file_is_still_known_to_be_there_with_its_length(
+def test_a_check_without_reading_finds_missing_files_and_wrong_lengths(
     points: StoredPoints, location: str, damaging: str, is_seen: bool
 ) -> None:
     store = points.store
@@ -406,7 +406,7 @@ def test_without_reading_it_a_file_is_still_known_to_be_there_with_its_length(
     assert unread == (read if is_seen else None) or isinstance(points, MemoryPoints)
 
 
-def test_points_may_share_a_file_that_lies_beside_them(
+def test_discarding_a_point_keeps_a_file_that_another_point_shares(
     points: StoredPoints, tmp_path: Path
 ) -> None:
     store, root = points.store, f"{points.root}/checkpoints"
@@ -424,7 +424,7 @@ def test_points_may_share_a_file_that_lies_beside_them(
     assert store.published(root) == [f"{root}/chk-2"]
 
 
-def test_damage_to_a_further_file_of_a_state_is_found(points: StoredPoints, location: str) -> None:
+def test_a_missing_delta_file_of_a_state_is_found(points: StoredPoints, location: str) -> None:
     store = points.store
     base = store.write_batches(location, "base", SCHEMA, [rows(5)], open_format=False)
     delta = store.write_batches(location, "delta", SCHEMA, [rows(1)], open_format=False)
@@ -454,7 +454,9 @@ def test_files_are_deleted_by_name_and_others_stay(
 
 
 @pytest.mark.parametrize("name", ["../chk-2/manifest.json", "/etc/hostname", "..", ""])
-def test_nothing_elsewhere_can_be_deleted(points: StoredPoints, location: str, name: str) -> None:
+def test_a_delete_outside_the_point_is_refused(
+    points: StoredPoints, location: str, name: str
+) -> None:
     if isinstance(points, MemoryPoints):
         return  # deletes nothing at all
     with pytest.raises(Rejected, match="is no file name"):

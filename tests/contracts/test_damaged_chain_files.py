@@ -64,7 +64,7 @@ def points(request: pytest.FixtureRequest) -> StoredPoints:
     ],
     indirect=["points"],
 )
-def test_a_damaged_file_of_a_chain_is_written_again_by_the_next_checkpoint(
+def test_the_next_checkpoint_rewrites_a_damaged_file_of_a_chain(
     points: StoredPoints, backend: str, part: str, way: str
 ) -> None:
     root = f"{points.root}/run-{backend}-{part.strip('.')}-{way.replace(' ', '-')}"

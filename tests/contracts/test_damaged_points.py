@@ -131,7 +131,7 @@ of_every_kind = pytest.mark.parametrize(
 
 
 @damaged_by(FILES, *DAMAGES)
-def test_a_damaged_file_is_named_by_everybody_and_loaded_by_nobody(
+def test_every_reader_names_a_damaged_file_and_none_loads_it(
     shelf: "Shelf", kind: str, state: str, part: str, way: str
 ) -> None:
     point = shelf.newer(kind)
@@ -149,7 +149,7 @@ def test_a_damaged_file_is_named_by_everybody_and_loaded_by_nobody(
 
 
 @damaged_by(FILES, *ELSEWHERE)
-def test_a_manifest_whose_file_lies_elsewhere_is_refused_and_nothing_there_is_read(
+def test_a_manifest_that_names_an_outside_file_is_refused_and_not_followed(
     shelf: "Shelf", kind: str, state: str, part: str, way: str
 ) -> None:
     point = shelf.newer(kind)
@@ -170,7 +170,7 @@ def test_a_manifest_whose_file_lies_elsewhere_is_refused_and_nothing_there_is_re
 @pytest.mark.parametrize("shelf", ["files", "objects"], indirect=True)
 @pytest.mark.parametrize("kind", ["native rocksdb", "incremental rocksdb"])
 @pytest.mark.parametrize("name", ["../../secret", "/etc/hostname", "..", ""])
-def test_a_database_is_not_put_together_outside_of_its_directory(
+def test_a_database_is_not_assembled_outside_its_directory(
     shelf: "Shelf", kind: str, name: str
 ) -> None:
     """The names of a database's files also come from the manifest."""
@@ -190,7 +190,7 @@ def test_a_database_is_not_put_together_outside_of_its_directory(
 
 
 @damaged_by(ROWS)
-def test_a_file_that_would_explode_is_refused_although_its_digest_is_right(
+def test_a_decompression_bomb_is_refused_even_if_its_digest_matches(
     shelf: "Shelf", kind: str, state: str, part: str
 ) -> None:
     point = shelf.newer(kind)
@@ -210,7 +210,7 @@ def test_a_file_that_would_explode_is_refused_although_its_digest_is_right(
 
 
 @damaged_by(ROWS)
-def test_a_file_that_holds_no_rows_is_refused_although_its_digest_is_right(
+def test_a_malformed_file_is_refused_even_if_its_digest_matches(
     shelf: "Shelf", kind: str, state: str, part: str
 ) -> None:
     point = shelf.newer(kind)
@@ -228,7 +228,7 @@ def test_a_file_that_holds_no_rows_is_refused_although_its_digest_is_right(
 
 
 @damaged_by(DATABASES)
-def test_a_database_that_cannot_be_opened_is_refused_although_its_digests_are_right(
+def test_an_unreadable_database_is_refused_even_if_its_digests_match(
     shelf: "Shelf", kind: str, state: str, part: str
 ) -> None:
     """Only opening it shows the damage; the attempt then ends and the sentence says whose it is."""
@@ -247,7 +247,7 @@ def test_a_database_that_cannot_be_opened_is_refused_although_its_digests_are_ri
 
 @of_every_kind
 @pytest.mark.parametrize("way", ["missing", "torn", "empty", "one bit", "longer", "newer format"])
-def test_a_damaged_manifest_is_named_by_everybody(shelf: "Shelf", kind: str, way: str) -> None:
+def test_every_reader_names_a_damaged_manifest(shelf: "Shelf", kind: str, way: str) -> None:
     point = shelf.newer(kind)
     newer = msgspec.structs.replace(point.manifest, format_version=FORMAT_VERSION + 1)
 
@@ -265,7 +265,7 @@ def test_a_damaged_manifest_is_named_by_everybody(shelf: "Shelf", kind: str, way
 
 
 @of_every_kind
-def test_a_point_of_another_job_is_refused_by_the_names_of_what_it_holds(
+def test_a_point_of_another_job_is_refused_with_the_uids_that_it_holds(
     shelf: "Shelf", kind: str
 ) -> None:
     point = shelf.newer(kind)
@@ -284,7 +284,7 @@ def test_a_point_of_another_job_is_refused_by_the_names_of_what_it_holds(
 
 @of_every_kind
 @pytest.mark.parametrize("uid", ["numbers", "states"])
-def test_a_uid_that_was_renamed_is_refused_by_its_name(shelf: "Shelf", kind: str, uid: str) -> None:
+def test_a_renamed_uid_is_refused_by_name(shelf: "Shelf", kind: str, uid: str) -> None:
     point = shelf.newer(kind)
 
     with shelf.forged(point, renamed(point.manifest, {uid: "former"})):
@@ -294,7 +294,7 @@ def test_a_uid_that_was_renamed_is_refused_by_its_name(shelf: "Shelf", kind: str
 
 
 @of_every_kind
-def test_a_whole_point_of_every_kind_is_taken_in_by_everybody(shelf: "Shelf", kind: str) -> None:
+def test_every_reader_accepts_an_undamaged_point_of_every_kind(shelf: "Shelf", kind: str) -> None:
     point = shelf.newer(kind)
 
     assert shelf.restore(point).location == point.location

@@ -47,7 +47,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return DirectoryPlace(tmp_path, f".{request.param}")
 
 
-def test_splits_are_found_once_each(place: Place) -> None:
+def test_each_split_is_found_once(place: Place) -> None:
     place.write("a", [1])
     place.write("b", [2])
     source = place.source()
@@ -62,7 +62,7 @@ def test_splits_are_found_once_each(place: Place) -> None:
     assert source.find({split.name for split in [*first, *second]}, is_start=False) == []
 
 
-def test_every_split_has_one_owner_and_every_process_agrees_who(place: Place) -> None:
+def test_every_process_agrees_on_the_owner_of_each_split(place: Place) -> None:
     for name in "abcdefgh":
         place.write(name, [1])
     source, other = place.source(), place.source()
@@ -75,7 +75,7 @@ def test_every_split_has_one_owner_and_every_process_agrees_who(place: Place) ->
         assert set(owners) <= set(range(parallelism))
 
 
-def test_every_position_gives_exactly_the_rest(place: Place) -> None:
+def test_reading_from_any_position_gives_exactly_the_rest(place: Place) -> None:
     place.write("a", KEYS)
     source = place.source()
     (split,) = source.find(set(), is_start=True)
@@ -100,7 +100,7 @@ def test_batches_have_the_declared_schema(place: Place) -> None:
                 break
 
 
-def test_several_splits_are_read_side_by_side_by_one_reader(place: Place) -> None:
+def test_one_reader_reads_several_splits_side_by_side(place: Place) -> None:
     place.write("a", [1, 2, 3])
     place.write("b", [4, 5, 6])
     source = place.source()
@@ -113,7 +113,7 @@ def test_several_splits_are_read_side_by_side_by_one_reader(place: Place) -> Non
     assert sorted(read) == [[1, 2, 3], [4, 5, 6]]
 
 
-def test_a_bounded_split_ends_where_it_ended_when_it_was_found(place: Place) -> None:
+def test_a_bounded_split_ends_where_it_ended_at_discovery(place: Place) -> None:
     place.write("a", [1, 2])
     source = place.source(is_bounded=True)
     (split,) = source.find(set(), is_start=True)
@@ -139,7 +139,7 @@ def test_records_that_come_later_are_read_from_the_same_position(place: Place) -
     assert [key for key, _ in read(source, behind(split, first), 1)] == [3]
 
 
-def test_a_server_tells_how_much_there_is_to_read(
+def test_a_server_reports_how_much_is_left_to_read(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka counts in offsets, and a marker between two records has an offset too."""
@@ -171,7 +171,7 @@ def test_a_server_tells_how_much_there_is_to_read(
     assert all(seen)
 
 
-def test_what_is_there_is_not_missed(place: Place) -> None:
+def test_existing_records_are_not_reported_as_lost(place: Place) -> None:
     place.write("a", KEYS)
     source = place.source()
     (split,) = source.find(set(), is_start=True)
@@ -184,7 +184,7 @@ def test_what_is_there_is_not_missed(place: Place) -> None:
     assert read(source, position, len(KEYS) - 3) == whole[3:]
 
 
-def test_what_is_gone_is_named_and_not_skipped(place: Place) -> None:
+def test_lost_records_are_reported_and_not_skipped(place: Place) -> None:
     place.write("a", KEYS)
     source = place.source()
     (split,) = source.find(set(), is_start=True)
@@ -195,7 +195,7 @@ def test_what_is_gone_is_named_and_not_skipped(place: Place) -> None:
         check_still_there(source, position)
 
 
-def test_behind_what_is_gone_everything_that_is_left_follows(place: Place) -> None:
+def test_reading_past_a_gap_gives_everything_that_is_left(place: Place) -> None:
     """Only for sources that can continue there; files vanish in no particular order."""
     place.write("a", KEYS)
     source = place.source()
@@ -215,7 +215,7 @@ def test_behind_what_is_gone_everything_that_is_left_follows(place: Place) -> No
     assert place.source().past_gap(past.at) is None
 
 
-def test_what_was_read_before_it_was_lost_is_not_missed(place: Place) -> None:
+def test_records_that_were_read_before_their_loss_are_not_missed(place: Place) -> None:
     if not place.is_log:
         return
     place.write("a", KEYS)
@@ -228,7 +228,7 @@ def test_what_was_read_before_it_was_lost_is_not_missed(place: Place) -> None:
     assert read(source, behind(split, whole[:3]), 4) == whole[3:]
 
 
-def test_a_source_that_is_whole_validates(place: Place) -> None:
+def test_a_complete_source_validates(place: Place) -> None:
     place.write("a", KEYS)
     source = place.source()
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("kinds", [WHOLE, INCREMENTAL], ids=["whole", "incremental"])
-def test_every_state_is_read_alike_from_every_kind_of_point(
+def test_every_kind_of_point_gives_the_same_rows_of_each_state(
     tmp_path: Path, kinds: list[str]
 ) -> None:
     for state in (*KEYED_STATES, OPERATOR_STATE):
@@ -43,7 +43,7 @@ def test_every_state_is_read_alike_from_every_kind_of_point(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-def test_every_kind_of_point_is_held_again_by_either_backend(
+def test_either_backend_restores_every_kind_of_point(
     tmp_path: Path, kind: str, backend: str
 ) -> None:
     store = FileSystemCheckpointStore([str(tmp_path)])

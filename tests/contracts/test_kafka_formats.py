@@ -35,7 +35,7 @@ RUN = RunId("run-00000001")
 
 
 @pytest.mark.parametrize("kind", ["avro", "protobuf"])
-def test_rows_go_through_a_topic_and_a_record_of_another_schema_is_named(
+def test_rows_survive_a_topic_and_a_record_of_another_schema_is_reported(
     kafka_server: KafkaBroker, kind: str
 ) -> None:
     kafka_server.create_topic(kind)

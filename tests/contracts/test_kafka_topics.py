@@ -32,7 +32,7 @@ PATIENCE_S = 60.0
 DAY_MS = 86_400_000
 
 
-def test_a_partition_that_is_not_asked_for_is_paused_and_none_of_its_records_is_lost_or_doubled(
+def test_pausing_a_partition_neither_loses_nor_doubles_its_records(
     kafka_server: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_waiting, "BATCH_ROWS", 10)
@@ -53,7 +53,7 @@ def test_a_partition_that_is_not_asked_for_is_paused_and_none_of_its_records_is_
     assert begun[1] + rest[1] == list(range(1, 2_000, 2))
 
 
-def test_open_and_rolled_back_transactions_are_not_read(kafka_server: KafkaBroker) -> None:
+def test_open_and_aborted_transactions_are_not_read(kafka_server: KafkaBroker) -> None:
     kafka_server.create_topic("transactions")
     producer = kafka_server.producer(**{"transactional.id": "t", "linger.ms": 0})
     producer.init_transactions(ANSWER_S)
@@ -74,7 +74,7 @@ def test_open_and_rolled_back_transactions_are_not_read(kafka_server: KafkaBroke
     assert keys == [1, 3]
 
 
-def test_a_topic_tells_until_when_it_keeps_what_was_not_read(kafka_server: KafkaBroker) -> None:
+def test_a_topic_reports_how_long_it_keeps_unread_records(kafka_server: KafkaBroker) -> None:
     now_ms = time.time_ns() // 1_000_000  # the broker deletes records older than the retention
     kafka_server.create_topic("kept", 2, **{"retention.ms": f"{DAY_MS}"})
     kafka_server.create_topic("kept-for-ever", **{"retention.ms": "-1"})
@@ -99,7 +99,7 @@ def test_a_topic_tells_until_when_it_keeps_what_was_not_read(kafka_server: Kafka
         assert unlimited.kept_until_ms([SplitProgress(f"{topic}-0")]) is None
 
 
-def test_a_position_passes_the_markers_behind_the_last_record(kafka_server: KafkaBroker) -> None:
+def test_a_position_moves_past_the_markers_after_the_last_record(kafka_server: KafkaBroker) -> None:
     kafka_server.create_topic("caught-up")
     kafka_server.produce("caught-up", [b'{"key": 1}', b'{"key": 2}'])
     source = source_of(kafka_server, "caught-up")
@@ -119,7 +119,7 @@ def test_a_position_passes_the_markers_behind_the_last_record(kafka_server: Kafk
     check_still_there(source, position)
 
 
-def test_what_retention_took_while_it_was_read_ends_the_attempt_with_the_range(
+def test_reading_records_that_retention_deleted_is_refused_with_the_range(
     kafka_server: KafkaBroker,
 ) -> None:
     kafka_server.create_topic("retained")
@@ -149,7 +149,7 @@ def test_a_partition_that_is_added_is_found_and_read_from_its_beginning(
     assert [key for key, _ in read(source, second, 1)] == [7]
 
 
-def test_a_run_begins_at_given_offsets_and_elsewhere_as_it_was_chosen(
+def test_a_run_begins_at_given_offsets_and_elsewhere_at_the_chosen_start(
     kafka_server: KafkaBroker,
 ) -> None:
     kafka_server.create_topic("given")
@@ -176,7 +176,7 @@ def test_a_run_begins_at_given_offsets_and_elsewhere_as_it_was_chosen(
     assert found.offset == 0  # a run reads an added partition from its beginning
 
 
-def test_a_topic_made_anew_is_not_taken_for_the_old_one(kafka_server: KafkaBroker) -> None:
+def test_a_topic_that_ends_before_the_restored_offset_is_refused(kafka_server: KafkaBroker) -> None:
     kafka_server.create_topic("renewed")
     source = source_of(kafka_server, "renewed")
 
@@ -186,7 +186,9 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(kafka_server: KafkaBroke
         read(source, SplitProgress("renewed-0", 9, 9), 1)
 
 
-def test_a_topic_made_anew_that_is_longer_is_known_by_its_id(kafka_server: KafkaBroker) -> None:
+def test_a_recreated_topic_that_is_longer_is_recognised_by_its_id(
+    kafka_server: KafkaBroker,
+) -> None:
     kafka_server.create_topic("longer")
     kafka_server.produce("longer", [b'{"key": 1}'] * 2)
     source = source_of(kafka_server, "longer")
@@ -214,7 +216,7 @@ def test_a_topic_made_anew_that_is_longer_is_known_by_its_id(kafka_server: Kafka
     check_still_there(source, msgspec.structs.replace(position, version=None))  # from an old point
 
 
-def test_no_cut_holds_what_was_read_of_a_topic_made_anew_while_the_run_was_away(
+def test_a_cut_refuses_records_of_a_topic_that_was_recreated_meanwhile(
     kafka_server: KafkaBroker,
 ) -> None:
     """The client continues by name, and does not report that the topic is another one."""
@@ -243,7 +245,7 @@ def test_no_cut_holds_what_was_read_of_a_topic_made_anew_while_the_run_was_away(
     reader.close()
 
 
-def test_a_partition_that_an_old_point_knows_gets_its_topic_s_id_at_the_first_cut(
+def test_a_partition_of_an_old_point_gets_its_topic_id_at_the_first_cut(
     kafka_server: KafkaBroker,
 ) -> None:
     kafka_server.create_topic("unknown-before")
@@ -266,7 +268,7 @@ def test_a_partition_that_an_old_point_knows_gets_its_topic_s_id_at_the_first_cu
     assert split.version == id_of(kafka_server, "unknown-before")
 
 
-def test_a_broker_that_is_away_holds_no_cut_up_and_confirms_nothing(
+def test_an_unreachable_broker_delays_no_cut_and_confirms_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pipelines.connectors.kafka.reader.CONFIRM_TIMEOUT_S", 0.01)
@@ -299,7 +301,7 @@ def test_raw_values_keep_key_value_and_time(kafka_server: KafkaBroker) -> None:
     assert source.schema == RAW
 
 
-def test_of_two_faults_the_first_record_is_told_none_before_it_is_lost_and_reading_goes_on(
+def test_the_first_of_two_faulty_records_is_reported_first_and_none_is_lost(
     kafka_server: KafkaBroker,
 ) -> None:
     """The reader finds a missing time after a malformed value, even if its record comes first."""
@@ -350,7 +352,7 @@ def test_a_malformed_value_is_named_with_its_offset(kafka_server: KafkaBroker) -
     assert [key for key, _ in behind] == [2]  # read by the same consumer
 
 
-def test_a_record_of_64_mib_is_one_record_as_any_other(kafka_server: KafkaBroker) -> None:
+def test_a_record_of_64_mib_is_read_like_any_other(kafka_server: KafkaBroker) -> None:
     kafka_server.create_topic("wide", **{"max.message.bytes": str(80 << 20)})
     producer = kafka_server.producer(**{"message.max.bytes": 80 << 20})
     for key, size in [(1, 1), (2, 64 << 20), (3, 1)]:
@@ -363,7 +365,7 @@ def test_a_record_of_64_mib_is_one_record_as_any_other(kafka_server: KafkaBroker
 
 
 @pytest.mark.parametrize("password", [PASSWORD, "wrong-secret"])
-def test_a_login_is_used_and_a_refused_one_is_a_sentence_without_the_password(
+def test_a_login_works_and_a_refused_one_is_reported_without_the_password(
     kafka_server: KafkaBroker, password: str
 ) -> None:
     kafka_server.create_topic(f"secured-{len(password)}")
@@ -385,7 +387,7 @@ def test_a_login_is_used_and_a_refused_one_is_a_sentence_without_the_password(
     assert password not in str(refused.value)
 
 
-def test_what_is_missing_or_away_is_refused_at_the_start(
+def test_a_missing_topic_or_broker_is_refused_at_the_start(
     kafka_server: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipelines.connectors.kafka.connection.ANSWER_TURNS", 1)
@@ -402,7 +404,7 @@ def test_what_is_missing_or_away_is_refused_at_the_start(
 
 
 @pytest.mark.parametrize("is_bounded", [False, True])
-def test_a_completed_checkpoint_s_offsets_are_shown_to_tools_as_those_of_the_group(
+def test_a_completed_checkpoint_commits_its_offsets_to_the_consumer_group(
     kafka_server: KafkaBroker, is_bounded: bool
 ) -> None:
     topic = f"followed-{is_bounded}"
@@ -433,7 +435,7 @@ def test_a_completed_checkpoint_s_offsets_are_shown_to_tools_as_those_of_the_gro
     assert committed_by(kafka_server, source) == {0: 4, 1: 0}
 
 
-def test_offsets_that_are_refused_are_counted_and_reading_goes_on(
+def test_refused_offset_commits_are_counted_and_reading_continues(
     kafka_server: KafkaBroker,
 ) -> None:
     kafka_server.create_topic("contested")

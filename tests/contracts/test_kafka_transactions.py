@@ -55,7 +55,7 @@ def target(kafka_server: KafkaBroker, topic: str) -> Target:
     return kafka_target(ExactlyOnceKafka, kafka_server, topic)
 
 
-def test_an_outage_beyond_the_timeout_is_told_with_its_range_and_costs_a_log_nothing(
+def test_too_long_an_outage_is_reported_with_its_range_but_a_log_survives_it(
     kafka_server: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Covers five writers of a broker that dies.
@@ -113,7 +113,7 @@ def test_a_transaction_that_ended_before_its_barrier_declines_the_checkpoint(
         writer.prepare(FIRST)
 
 
-def test_an_id_that_somebody_took_over_publishes_nothing_of_his(
+def test_a_strangers_transaction_under_our_id_is_not_published(
     kafka_server: KafkaBroker, topic: str, target: Target
 ) -> None:
     """Another producer id or epoch is another transaction, whatever its name."""
@@ -150,7 +150,7 @@ def test_a_writer_that_ends_leaves_no_transaction_open(
 
 
 @pytest.mark.parametrize("kind", [ExactlyOnceKafka, WriteAheadKafka])
-def test_a_reader_that_runs_all_the_time_gets_records_of_a_subtask_in_order(
+def test_a_permanent_reader_gets_the_records_of_a_subtask_in_order(
     kafka_server: KafkaBroker, topic: str, tmp_path: Path, kind: type[KafkaSink]
 ) -> None:
     host = Host(tmp_path, kafka_target(kind, kafka_server, topic).sink)
@@ -183,7 +183,7 @@ def test_a_record_that_did_not_arrive_declines_the_checkpoint(
     assert target.visible() == []
 
 
-def test_a_commit_that_the_coordinator_has_forgotten_is_proven_by_the_log(
+def test_the_log_proves_a_commit_that_the_coordinator_has_forgotten(
     kafka_server: KafkaBroker, target: Target
 ) -> None:
     writer = opened(target, RUN, 1)
@@ -199,7 +199,7 @@ def test_a_commit_that_the_coordinator_has_forgotten_is_proven_by_the_log(
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_where_retention_has_taken_the_records_what_was_aborted_is_told_and_the_rest_is_said(
+def test_after_retention_an_abort_is_lost_output_and_a_commit_is_a_warning(
     kafka_server: KafkaBroker,
     topic: str,
     target: Target,
@@ -265,7 +265,7 @@ def test_transactions_of_others_are_left_alone(
     producer.abort_transaction(ANSWER_S)
 
 
-def test_orphans_of_a_run_that_was_replaced_hold_up_no_reader(target: Target) -> None:
+def test_orphans_of_a_replaced_run_hold_up_no_reader(target: Target) -> None:
     orphaned = opened(target, RUN, 1)
     orphaned.write(records([99]))
     orphaned.prepare(FIRST)
@@ -278,7 +278,7 @@ def test_orphans_of_a_run_that_was_replaced_hold_up_no_reader(target: Target) ->
     assert target.visible() == [1]
 
 
-def test_a_writer_that_was_replaced_ends_nothing_of_a_newer_one(target: Target) -> None:
+def test_a_replaced_writer_does_not_end_the_transaction_of_a_newer_one(target: Target) -> None:
     zombie = opened(target, RUN, 1)
     newer = opened(target, RUN, 2)
     newer.write(records([1]))
@@ -291,7 +291,7 @@ def test_a_writer_that_was_replaced_ends_nothing_of_a_newer_one(target: Target) 
     assert target.visible() == [1]
 
 
-def test_who_holds_a_topic_is_put_down_again_before_the_broker_forgets_it(
+def test_a_run_renews_its_claim_on_a_topic_when_it_is_due(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only one subtask of each run renews the claim, and only when it is due."""
@@ -347,7 +347,7 @@ def test_a_topic_that_an_older_version_wrote_to_is_taken_over(
         ),
     ],
 )
-def test_what_cannot_work_is_refused_in_a_sentence(
+def test_a_wrong_configuration_is_refused_in_a_sentence(
     kafka_server: KafkaBroker, topic: str, changed: dict[str, object], refusal: str
 ) -> None:
     address = KafkaAddress(kafka_server.bootstrap_servers)
@@ -361,7 +361,7 @@ def test_what_cannot_work_is_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize("kind", [ExactlyOnceKafka, WriteAheadKafka])
-def test_a_broker_that_is_away_is_said_in_one_sentence(
+def test_an_unreachable_broker_is_reported_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, kind: type[KafkaSink]
 ) -> None:
     monkeypatch.setattr(coordinating, "ANSWER_TIMEOUT_S", 0.5)
@@ -372,7 +372,7 @@ def test_a_broker_that_is_away_is_said_in_one_sentence(
         sink.validate(SCHEMA)
 
 
-def test_whoever_logs_in_with_a_password_writes_exactly_once(
+def test_a_writer_that_logs_in_with_a_password_publishes_exactly_once(
     kafka_server: KafkaBroker, topic: str
 ) -> None:
     sink = ExactlyOnceKafka(secured(kafka_server, PASSWORD), topic, pipeline="delays")
@@ -386,7 +386,9 @@ def test_whoever_logs_in_with_a_password_writes_exactly_once(
     assert PASSWORD not in f"{committables}{sink}"
 
 
-def test_a_refused_password_is_told_without_it(kafka_server: KafkaBroker, topic: str) -> None:
+def test_a_refused_password_does_not_appear_in_the_message(
+    kafka_server: KafkaBroker, topic: str
+) -> None:
     sink = ExactlyOnceKafka(secured(kafka_server, "wr0ng"), topic, pipeline="delays")
 
     with pytest.raises(Rejected, match="refuses the user and password") as refused:
@@ -396,7 +398,7 @@ def test_a_refused_password_is_told_without_it(kafka_server: KafkaBroker, topic:
 
 
 @pytest.mark.parametrize("kind", [ExactlyOnceKafka, WriteAheadKafka])
-def test_a_record_that_the_topic_does_not_take_is_refused_in_a_sentence(
+def test_a_record_too_large_for_the_topic_is_refused_in_a_sentence(
     kafka_server: KafkaBroker, topic: str, kind: type[KafkaSink]
 ) -> None:
     address = KafkaAddress(kafka_server.bootstrap_servers)
@@ -409,7 +411,7 @@ def test_a_record_that_the_topic_does_not_take_is_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize("kind", [ExactlyOnceKafka, WriteAheadKafka])
-def test_a_record_of_64_mib_is_published_where_the_topic_takes_it(
+def test_a_record_of_64_mib_is_published_if_the_topic_allows_it(
     kafka_server: KafkaBroker, topic: str, kind: type[KafkaSink]
 ) -> None:
     kafka_server.let_topic_take(topic, record_bytes=80 << 20)

@@ -38,7 +38,7 @@ def target(kafka_server: KafkaBroker, topic: str) -> Target:
     return kafka_target(WriteAheadKafka, kafka_server, topic)
 
 
-def test_what_was_sent_halfway_is_ended_and_sent_again(
+def test_a_half_sent_segment_is_ended_and_sent_again(
     kafka_server: KafkaBroker, topic: str, target: Target
 ) -> None:
     sink = WriteAheadKafka(KafkaAddress(kafka_server.bootstrap_servers), topic, pipeline="delays")
@@ -57,7 +57,7 @@ def test_what_was_sent_halfway_is_ended_and_sent_again(
     assert target.visible() == [1, 2]
 
 
-def test_what_a_replaced_run_sent_halfway_holds_up_no_reader_and_may_be_sent_again(
+def test_a_half_sent_segment_of_a_replaced_run_blocks_no_reader_and_is_resent(
     kafka_server: KafkaBroker, topic: str, target: Target
 ) -> None:
     writer = opened(target, RUN, 1)
@@ -81,7 +81,7 @@ def test_what_a_replaced_run_sent_halfway_holds_up_no_reader_and_may_be_sent_aga
     assert target.visible() == [1, 2, 3, 4]
 
 
-def test_of_two_that_publish_the_same_segment_one_is_refused(target: Target) -> None:
+def test_only_one_of_two_writers_publishes_the_same_segment(target: Target) -> None:
     first = opened(target, RUN, 1)
     first.write(records([1]))
     first.commit(FIRST, first.prepare(FIRST))
@@ -127,7 +127,7 @@ def test_records_that_retention_has_deleted_are_not_published_again(
     assert target.visible() == [3]
 
 
-def test_a_segment_that_the_topic_does_not_take_waits_in_the_log_until_it_does(
+def test_a_segment_that_the_topic_refuses_waits_in_the_log(
     kafka_server: KafkaBroker, topic: str
 ) -> None:
     target = kafka_target(WriteAheadKafka, kafka_server, topic)
@@ -149,7 +149,7 @@ def test_a_segment_that_the_topic_does_not_take_waits_in_the_log_until_it_does(
 
 
 @pytest.mark.parametrize("forget", ["the group", "the topic"])
-def test_a_marker_that_the_broker_has_forgotten_is_told_with_its_range(
+def test_a_marker_that_the_broker_lost_is_reported_with_its_range(
     kafka_server: KafkaBroker, topic: str, target: Target, forget: str
 ) -> None:
     """Loses the marker of a run's very first segment, or of a later one."""
@@ -177,7 +177,7 @@ def test_a_marker_that_the_broker_has_forgotten_is_told_with_its_range(
 @pytest.mark.parametrize(
     ("chosen", "visible"), [(LostMarker.PUBLISH, [1, 1, 2]), (LostMarker.LEAVE_OUT, [1, 2])]
 )
-def test_whoever_has_looked_chooses_and_the_run_goes_on(
+def test_the_lost_marker_setting_decides_and_the_run_continues(
     kafka_server: KafkaBroker, topic: str, chosen: LostMarker, visible: list[int]
 ) -> None:
     target = kafka_target(WriteAheadKafka, kafka_server, topic)

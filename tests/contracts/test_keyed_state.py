@@ -70,7 +70,7 @@ def create(request: pytest.FixtureRequest) -> Iterator[Create]:
 @pytest.mark.slow
 @pytest.mark.parametrize("ttl", TTLS.values(), ids=TTLS.keys())
 @seeded("create", BACKENDS, 6)
-def test_states_are_dictionaries_through_time_snapshots_and_rescaling(
+def test_states_match_dictionaries_over_time_snapshots_and_rescaling(
     create: Create, ttl: StateTtlConfig | None, seed: int, tmp_path: Path
 ) -> None:
     rng = random.Random(seed)
@@ -105,7 +105,7 @@ def test_states_are_dictionaries_through_time_snapshots_and_rescaling(
 
 
 @pytest.mark.parametrize("kind", ["value", "list", "map", "reducing"])
-def test_what_has_expired_is_removed_bit_by_bit(create: Create, kind: str) -> None:
+def test_expired_state_is_removed_bit_by_bit(create: Create, kind: str) -> None:
     owner = Owner.of(create(KeyGroupRange(0, 15), MAX_PARALLELISM), Clock(), StateTtlConfig(10))
     keys = batch_of([("k", number) for number in range(30)])
     if kind == "value":
@@ -158,7 +158,7 @@ def test_an_expired_value_may_be_shown_until_it_is_removed(create: Create) -> No
     assert owner.map.contains(key, pa.array(["a"])).tolist() == [False]
 
 
-def test_gaps_that_many_keys_leave_at_once_are_filled_key_by_key(create: Create) -> None:
+def test_removing_entries_from_many_maps_at_once_keeps_the_others(create: Create) -> None:
     owner = Owner.of(create(KeyGroupRange(0, 15), MAX_PARALLELISM), Clock(), None)
     pairs = [(("k", number), letter) for letter in "abcdef" for number in range(5)]
     random.Random(1).shuffle(pairs)
@@ -204,7 +204,7 @@ def test_a_map_key_that_cannot_be_a_key_is_refused_by_name(
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "a/b", "ä", "x" * 61])
-def test_a_name_that_no_file_could_have_is_refused(name: str) -> None:
+def test_a_state_name_that_no_file_could_have_is_refused(name: str) -> None:
     with pytest.raises(Rejected, match="state name"):
         ValueStateDescriptor(name, pa.int64())
 
@@ -214,7 +214,7 @@ def test_a_time_to_live_is_positive() -> None:
         StateTtlConfig(0)
 
 
-def test_values_of_another_type_are_refused_by_the_name_of_their_state(create: Create) -> None:
+def test_values_of_another_type_are_refused_with_the_name_of_the_state(create: Create) -> None:
     state = ValueState(context_of(create), ValueStateDescriptor("count", pa.int64()))
 
     with pytest.raises(Rejected, match="'count' holds int64; it was given double"):
@@ -236,7 +236,7 @@ def test_a_function_on_single_values_is_refused_where_batches_are_folded(create:
         aggregating(context_of(create), AggregatingStateDescriptor("total", Sum(), pa.int64()))
 
 
-def test_a_state_that_gets_a_time_to_live_later_keeps_what_it_holds() -> None:
+def test_adding_a_time_to_live_keeps_the_values_of_a_state() -> None:
     create = HashMapBackend
     old = Owner.of(create(KeyGroupRange(0, 15), MAX_PARALLELISM), Clock(), None)
     key = batch_of([("k", 1)])

@@ -42,7 +42,7 @@ def backends() -> Iterator[dict[str, Create]]:
 
 
 @pytest.mark.parametrize(("name", "stored_as", "parallelism"), WAYS)
-def test_a_million_keys_have_the_digest_that_they_had(
+def test_a_million_keys_keep_their_digest_over_a_restore(
     name: str,
     stored_as: StoredAs,
     parallelism: int,
@@ -74,7 +74,7 @@ def test_a_million_keys_have_the_digest_that_they_had(
 
 
 @pytest.mark.parametrize(("name", "stored_as"), [way[:2] for way in WAYS])
-def test_a_value_of_64_mib_comes_back_byte_for_byte(
+def test_a_value_of_64_mib_is_restored_byte_for_byte(
     name: str, stored_as: StoredAs, backends: dict[str, Create], tmp_path: Path
 ) -> None:
     backend = backends[name](ALL_GROUPS, MAX_PARALLELISM)

@@ -34,7 +34,7 @@ def test_every_kind_of_point_shows_the_same_rows_page_by_page(
 
 
 @pytest.mark.parametrize(("first", "second"), SOURCES_AND_TARGETS)
-def test_points_of_every_kind_that_hold_the_same_do_not_differ(
+def test_points_of_every_kind_with_equal_state_do_not_differ(
     tmp_path: Path, first: str, second: str
 ) -> None:
     store = FileSystemCheckpointStore([str(tmp_path)])

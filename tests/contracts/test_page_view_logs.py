@@ -65,7 +65,7 @@ def test_each_partition_of_a_topic_answers_as_soon_as_it_is_provided(
     assert [log.count(split) for split in range(PARTITIONS)] == [0] * PARTITIONS
 
 
-def test_what_was_appended_is_counted_and_read_as_it_is(
+def test_appended_views_are_counted_and_read_unchanged(
     log: tuple[ViewLog, GrowingSource],
 ) -> None:
     views, source = log

@@ -67,7 +67,7 @@ def test_every_value_arrives_as_it_was_written(url: str) -> None:
     assert [repr(row) for row in in_utc(stored)] == [repr(row) for row in in_utc(wanted)]
 
 
-def test_who_waits_for_an_answer_notices_that_the_machine_is_gone(
+def test_database_connections_set_keepalive_and_a_user_timeout(
     url: str, postgres: PostgresServer
 ) -> None:
     """Reads the kernel's settings for a sink's connections and for one of the control plane."""
@@ -85,7 +85,7 @@ def test_who_waits_for_an_answer_notices_that_the_machine_is_gone(
     assert told == [(30_000, 1, 10, 10)] * 3
 
 
-def test_a_control_database_that_is_stopped_is_given_up_and_one_that_is_slow_is_waited_for(
+def test_a_stopped_control_database_is_given_up_but_not_a_slow_one(
     postgres: PostgresServer,
 ) -> None:
     rows = ConnectionHandler({"default": database_at(f"{postgres.url}?connect_timeout=2")})
@@ -100,7 +100,7 @@ def test_a_control_database_that_is_stopped_is_given_up_and_one_that_is_slow_is_
             assert another.execute("select 7").fetchone() == (7,)
 
 
-def test_an_answer_that_was_lost_publishes_nothing_again(url: str) -> None:
+def test_a_lost_reply_does_not_publish_the_records_twice(url: str) -> None:
     """The transaction itself looks for the marker, whatever the writer knew before."""
     writer = opened(url)
     writer.write(records([1, 2]))
@@ -114,9 +114,7 @@ def test_an_answer_that_was_lost_publishes_nothing_again(url: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["results", "ftdash_published"])
-def test_a_commit_that_is_still_under_way_when_its_answer_is_lost_publishes_once(
-    url: str, table: str
-) -> None:
+def test_a_commit_still_under_way_after_a_lost_reply_publishes_once(url: str, table: str) -> None:
     """The first look finds nothing; only then do the other transaction's rows or marker appear."""
     opened(url).close()
     execute(url, "create unique index on results (id)")
@@ -142,7 +140,7 @@ def test_a_commit_that_is_still_under_way_when_its_answer_is_lost_publishes_once
 
 
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase, SqlUpsert])
-def test_a_server_that_takes_no_writes_while_another_takes_over_is_waited_for(
+def test_a_commit_refused_during_a_failover_succeeds_on_retry(
     kind: type[Output], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Connections from that time do not stay in use afterwards."""
@@ -160,7 +158,7 @@ def test_a_server_that_takes_no_writes_while_another_takes_over_is_waited_for(
         assert ids(url) == [1, 2]
 
 
-def test_rows_that_a_table_refuses_each_time_end_the_run(
+def test_rows_that_a_table_keeps_refusing_end_the_run(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_database, "LONGEST_PAUSE_S", 0.0)
@@ -172,7 +170,7 @@ def test_rows_that_a_table_refuses_each_time_end_the_run(
 
 
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase])
-def test_narrow_columns_take_what_fits_them(url: str, kind: type[Output]) -> None:
+def test_narrow_columns_take_every_value_that_fits(url: str, kind: type[Output]) -> None:
     """An operator made the table; binary COPY has no conversions."""
     execute(url, "create table results (small smallint, middle integer, name varchar(3))")
     execute(url, "alter table results add ftdash_origin bigint")
@@ -201,7 +199,7 @@ def test_narrow_columns_take_what_fits_them(url: str, kind: type[Output]) -> Non
     ],
     ids=lambda each: each if isinstance(each, str) else None,
 )
-def test_a_value_that_no_row_can_hold_is_refused_with_all_of_its_interval(
+def test_a_value_that_no_row_can_hold_refuses_its_whole_interval(
     url: str, column: str, value: pa.Array
 ) -> None:
     execute(url, f"create table results (x {column}, ftdash_origin bigint)")
@@ -236,7 +234,7 @@ def test_subtasks_open_and_publish_at_the_same_time(url: str) -> None:
     assert ids(url) == sorted(EVERYTHING * 4)
 
 
-def test_a_writer_that_hangs_while_it_publishes_does_not_hold_the_driver_up(
+def test_a_writer_that_hangs_while_publishing_does_not_block_the_driver(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_database, "TRIES", 1)
@@ -252,9 +250,7 @@ def test_a_writer_that_hangs_while_it_publishes_does_not_hold_the_driver_up(
 
 
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase, SqlUpsert])
-def test_where_a_person_waits_a_table_that_somebody_locks_is_not_waited_for(
-    url: str, kind: type[Output]
-) -> None:
+def test_validation_does_not_wait_for_a_locked_table(url: str, kind: type[Output]) -> None:
     opened(url).close()
     with psycopg.connect(url.replace("+psycopg", "")) as locking:
         locking.execute("lock table ftdash_fence in access exclusive mode")
@@ -263,7 +259,7 @@ def test_where_a_person_waits_a_table_that_somebody_locks_is_not_waited_for(
             built(kind, url).validate(SCHEMA)
 
 
-def test_a_server_that_is_killed_and_started_between_prepare_and_commit_costs_nothing(
+def test_a_server_restart_between_prepare_and_commit_loses_no_rows(
     tmp_path: Path,
 ) -> None:
     with postgres_server() as server:
@@ -299,7 +295,7 @@ def test_a_column_of_another_type_is_refused_by_name(url: str, kind: type[Output
         built(kind, url).validate(SCHEMA)
 
 
-def test_times_without_a_zone_are_not_mixed_with_those_that_have_one(url: str) -> None:
+def test_times_without_a_zone_are_refused_by_a_column_with_one(url: str) -> None:
     opened(url).close()
     schema = SCHEMA.set(1, pa.field("at", pa.timestamp("ms")))
 
@@ -307,7 +303,7 @@ def test_times_without_a_zone_are_not_mixed_with_those_that_have_one(url: str) -
         sink(url).validate(schema)
 
 
-def test_a_table_that_lacks_a_column_is_refused_by_name(url: str) -> None:
+def test_a_table_without_a_needed_column_is_refused_by_name(url: str) -> None:
     execute(url, "create table results (id bigint)")
 
     with pytest.raises(Rejected, match=r"Table results of postgresql.* has no column at"):
@@ -316,9 +312,7 @@ def test_a_table_that_lacks_a_column_is_refused_by_name(url: str) -> None:
 
 @pytest.mark.parametrize("name", ['x"; drop table victim; --', "select", "Ünder", "a.b", HOSTILE])
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase, SqlUpsert])
-def test_a_table_name_is_a_name_whatever_it_contains(
-    url: str, name: str, kind: type[Output]
-) -> None:
+def test_a_table_name_may_contain_any_characters(url: str, name: str, kind: type[Output]) -> None:
     execute(url, "create table victim (x int)")
     output = built(kind, url, name)
     output.validate(SCHEMA)
@@ -333,13 +327,13 @@ def test_a_table_name_is_a_name_whatever_it_contains(
 
 
 @pytest.mark.parametrize("name", ["", "x" * 53, "ü" * 27, "a\0b"])
-def test_a_name_that_no_table_can_have_is_refused(url: str, name: str) -> None:
+def test_an_invalid_table_name_is_refused(url: str, name: str) -> None:
     with pytest.raises(Rejected, match=r"is not one of 1 to 52 bytes without NUL\.$"):
         PostgresInsert(url, name, pipeline="p").validate(SCHEMA)
 
 
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase, SqlUpsert])
-def test_a_column_name_is_a_name_whatever_it_contains(url: str, kind: type[Output]) -> None:
+def test_a_column_name_may_contain_any_characters(url: str, kind: type[Output]) -> None:
     """The second start finds the columns that the first one has made."""
     execute(url, "create table victim (x int)")
     schema = pa.schema([SCHEMA.field("id"), (HOSTILE, pa.string())])
@@ -355,7 +349,7 @@ def test_a_column_name_is_a_name_whatever_it_contains(url: str, kind: type[Outpu
     assert query(url, "select * from victim") == []
 
 
-def test_a_server_that_is_away_is_said_in_one_sentence_without_the_password(
+def test_an_unreachable_server_is_reported_in_one_sentence_without_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sql_database, "TRIES", 1)
@@ -370,7 +364,7 @@ def test_a_server_that_is_away_is_said_in_one_sentence_without_the_password(
 
 
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase, SqlUpsert])
-def test_a_refused_password_is_told_without_it(
+def test_a_refused_password_does_not_appear_in_the_message(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, kind: type[Output]
 ) -> None:
     monkeypatch.setattr(sql_database, "TRIES", 1)
@@ -386,7 +380,7 @@ def test_a_refused_password_is_told_without_it(
 
 
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase])
-def test_a_value_of_64_mib_is_one_record_as_any_other(url: str, kind: type[Output]) -> None:
+def test_a_value_of_64_mib_is_written_like_any_other(url: str, kind: type[Output]) -> None:
     texts = pa.record_batch({"id": [1, 2], "text": ["x", "y" * (64 << 20)]})
     writer = built(kind, url).open(context_of(), texts.schema)
 
@@ -395,7 +389,7 @@ def test_a_value_of_64_mib_is_one_record_as_any_other(url: str, kind: type[Outpu
     assert query(url, "select id, length(text) from results") == [(1, 1), (2, 64 << 20)]
 
 
-def test_another_database_is_refused(tmp_path: Path) -> None:
+def test_a_database_other_than_postgresql_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Rejected, match="is not PostgreSQL; use SqlUpsert"):
         sink(f"sqlite:///{tmp_path}/x.sqlite").validate(SCHEMA)
 

@@ -31,7 +31,7 @@ def url(postgres: PostgresServer) -> str:
     return postgres.url_of(f"s{uuid.uuid4().hex}")
 
 
-def test_writers_that_publish_another_run_s_rows_at_once_give_it_one_number(url: str) -> None:
+def test_writers_publishing_another_runs_rows_at_once_give_it_one_number(url: str) -> None:
     """This happens after a restore into a table where that run has never written."""
     before = [opened(url, "before", OLD, subtask) for subtask in range(SUBTASKS)]
     prepared = [segment_of(writer, subtask) for subtask, writer in enumerate(before)]
@@ -74,7 +74,7 @@ def test_an_older_table_is_refused_until_it_is_converted_as_documented(url: str)
     assert query(url, "select id from views_superseded order by id") == [(2,), (4,)]
 
 
-def test_a_column_that_cuts_origins_off_is_refused(url: str) -> None:
+def test_an_origin_column_that_is_too_narrow_is_refused(url: str) -> None:
     execute(url, "create table views (id bigint, ftdash_origin integer)")
 
     with pytest.raises(Rejected, match=r"ftdash_origin of table views .* is INTEGER, .* BIGINT"):

@@ -38,7 +38,7 @@ def url(postgres: PostgresServer) -> str:
     return postgres.url_of(f"s{uuid.uuid4().hex}")
 
 
-def test_rows_are_with_the_server_unseen_before_their_checkpoint_has_completed(url: str) -> None:
+def test_staged_rows_are_invisible_until_their_checkpoint_completes(url: str) -> None:
     """Publishing then reads none of them from the segment."""
     writer = opened(url)
 
@@ -52,7 +52,7 @@ def test_rows_are_with_the_server_unseen_before_their_checkpoint_has_completed(u
     assert rows(url) == [(1, FIRST), (2, SECOND)]
 
 
-def test_rows_that_were_taken_for_another_checkpoints_carry_the_right_one(url: str) -> None:
+def test_rows_staged_for_a_skipped_checkpoint_carry_the_next_one(url: str) -> None:
     writer = opened(url)
     complete(writer, FIRST, [1])
     writer.write(records([2]))
@@ -63,7 +63,7 @@ def test_rows_that_were_taken_for_another_checkpoints_carry_the_right_one(url: s
     assert rows(url) == [(1, FIRST), (2, THIRD)]
 
 
-def test_an_attempt_that_recovers_stages_once_it_knows_where_it_is(url: str) -> None:
+def test_a_recovering_attempt_stages_only_after_its_first_checkpoint(url: str) -> None:
     opened(url).close()
     writer = opened(url, attempt=2)
     writer.write(records([1]))
@@ -77,7 +77,7 @@ def test_an_attempt_that_recovers_stages_once_it_knows_where_it_is(url: str) -> 
     assert rows(url) == [(1, SECOND), (2, THIRD)]
 
 
-def test_while_no_checkpoint_completes_a_bounded_number_of_transactions_is_open(url: str) -> None:
+def test_open_transactions_stay_bounded_while_no_checkpoint_completes(url: str) -> None:
     writer = opened(url)
     waiting = []
     for number in range(1, 3 * STAGES_MAX):
@@ -94,7 +94,7 @@ def test_while_no_checkpoint_completes_a_bounded_number_of_transactions_is_open(
 
 
 @pytest.mark.parametrize("is_ended", [False, True])
-def test_a_connection_that_is_cut_costs_nothing(url: str, is_ended: bool) -> None:
+def test_a_cut_connection_neither_loses_nor_doubles_rows(url: str, is_ended: bool) -> None:
     writer = opened(url)
     complete(writer, FIRST, [1])
     writer.write(records([2]))
@@ -108,7 +108,7 @@ def test_a_connection_that_is_cut_costs_nothing(url: str, is_ended: bool) -> Non
     assert [number for number, _ in rows(url)] == [1, 2, 3]
 
 
-def test_an_answer_that_was_lost_is_asked_for_before_rows_are_copied_again(
+def test_a_lost_commit_reply_does_not_copy_the_rows_twice(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = Stage.commit
@@ -125,7 +125,7 @@ def test_an_answer_that_was_lost_is_asked_for_before_rows_are_copied_again(
     assert rows(url) == [(1, FIRST)]
 
 
-def test_what_a_replaced_attempt_has_staged_is_never_seen(url: str) -> None:
+def test_rows_staged_by_a_replaced_attempt_are_never_visible(url: str) -> None:
     writer = opened(url)
     writer.write(records([1]))
     segments = prepared(writer, FIRST)
@@ -138,7 +138,7 @@ def test_what_a_replaced_attempt_has_staged_is_never_seen(url: str) -> None:
     assert rows(url) == []
 
 
-def test_an_attempt_that_is_replaced_at_the_last_moment_commits_nothing(
+def test_an_attempt_replaced_just_before_its_commit_commits_nothing(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The transaction that has the rows checks the fence, whatever the writer knew before."""
@@ -155,7 +155,7 @@ def test_an_attempt_that_is_replaced_at_the_last_moment_commits_nothing(
     writer.close()
 
 
-def test_rows_of_another_runs_point_are_not_taken_for_those_that_are_staged(url: str) -> None:
+def test_rows_of_another_runs_point_are_not_mistaken_for_staged_rows(url: str) -> None:
     """Both belong to their run's first checkpoint."""
     writer = opened(url)
     writer.write(records([1, 2]))
@@ -173,7 +173,7 @@ def test_rows_of_another_runs_point_are_not_taken_for_those_that_are_staged(url:
     assert [number for number, _ in rows(url)] == [1, 2, 3]
 
 
-def test_nobody_waits_for_what_a_replaced_attempt_has_staged(url: str) -> None:
+def test_rows_staged_by_a_replaced_attempt_block_no_other_run(url: str) -> None:
     """That attempt may be stopped and keep its transactions open for ever."""
     stopped = opened(url)
     complete(stopped, FIRST, [1, 2])
@@ -188,7 +188,7 @@ def test_nobody_waits_for_what_a_replaced_attempt_has_staged(url: str) -> None:
     stopped.close()
 
 
-def test_a_table_that_somebody_locks_is_not_waited_for_before_its_checkpoint(
+def test_staging_does_not_wait_for_a_locked_table(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -205,7 +205,7 @@ def test_a_table_that_somebody_locks_is_not_waited_for_before_its_checkpoint(
     assert rows(url) == [(1, FIRST)]
 
 
-def test_a_server_that_has_no_connection_left_for_it_costs_nothing(url: str) -> None:
+def test_rows_are_written_without_a_spare_connection_for_staging(url: str) -> None:
     """Staging also leaves the one connection that publishing needs."""
     role = f"r{uuid.uuid4().hex}"
     schema = url.rpartition("%3D")[2]
@@ -231,7 +231,7 @@ def test_a_server_that_has_no_connection_left_for_it_costs_nothing(url: str) -> 
     ],
     ids=["unique", "unique index", "exclusion", "trigger"],
 )
-def test_rows_that_could_hold_others_up_are_not_staged(url: str, guard: str) -> None:
+def test_rows_that_could_block_another_subtask_are_not_staged(url: str, guard: str) -> None:
     """Otherwise rows staged by one subtask and published by another would block each other."""
     opened(url).close()
     execute(url, guard)
@@ -245,7 +245,7 @@ def test_rows_that_could_hold_others_up_are_not_staged(url: str, guard: str) -> 
     assert rows(url) == [(1, FIRST)]
 
 
-def test_a_value_that_was_there_before_is_refused_in_a_sentence(url: str) -> None:
+def test_a_value_that_breaks_a_unique_constraint_is_refused(url: str) -> None:
     opened(url).close()
     execute(url, "alter table results add unique (id)")
     writer = opened(url)
@@ -258,7 +258,7 @@ def test_a_value_that_was_there_before_is_refused_in_a_sentence(url: str) -> Non
     assert rows(url) == [(1, FIRST)]
 
 
-def test_markers_do_not_pile_up_whatever_a_transaction_sees_by_default(url: str) -> None:
+def test_markers_do_not_pile_up_at_serializable_isolation(url: str) -> None:
     isolated = f"{url}%20-cdefault_transaction_isolation%3Dserializable"
     writer = opened(isolated)
     for checkpoint_id in (FIRST, SECOND, THIRD):
@@ -270,7 +270,7 @@ def test_markers_do_not_pile_up_whatever_a_transaction_sees_by_default(url: str)
     assert query(url, "select checkpoint from ftdash_published") == [(3,)]
 
 
-def test_closing_gives_everything_back(url: str) -> None:
+def test_closing_the_writer_leaves_no_transaction_open(url: str) -> None:
     writer = opened(url)
     complete(writer, FIRST, [1])
     writer.write(records([2]))

@@ -59,7 +59,7 @@ def test_rows_are_on_the_server_before_they_are_visible(url: str) -> None:
     assert gids(url) == []
 
 
-def test_a_commit_that_is_repeated_after_newer_ones_is_known_as_done(url: str) -> None:
+def test_a_commit_repeated_after_newer_ones_is_recognised_as_done(url: str) -> None:
     writer = opened(url)
     first, second = prepare(writer, 1, [1]), prepare(writer, 2, [2])
     writer.commit(CheckpointId(1), first)
@@ -88,7 +88,7 @@ def test_a_strangers_transaction_under_the_name_of_a_committed_one_stays_prepare
     assert gids(url) == [gid]
 
 
-def test_a_transaction_that_somebody_rolled_back_is_lost_and_said_to_be(url: str) -> None:
+def test_a_transaction_rolled_back_by_hand_is_reported_as_lost(url: str) -> None:
     writer = opened(url)
     prepared = prepare(writer, 1, [1, 2, 3])
     (gid,) = gids(url)
@@ -102,7 +102,7 @@ def test_a_transaction_that_somebody_rolled_back_is_lost_and_said_to_be(url: str
         opened(url, attempt=2).commit(CheckpointId(1), prepared)
 
 
-def test_what_an_abandoned_attempt_left_is_committed_or_rolled_back_and_others_are_left_alone(
+def test_the_next_attempt_ends_only_the_transactions_of_an_abandoned_one(
     url: str, schema: str
 ) -> None:
     """Transactions: due, behind the point, of an older run, another table, another program."""
@@ -124,7 +124,7 @@ def test_what_an_abandoned_attempt_left_is_committed_or_rolled_back_and_others_a
     assert sorted(gids(url)) == sorted([older, *strangers])
 
 
-def test_a_start_rolls_back_what_the_run_prepared_behind_its_point_and_nothing_else(
+def test_a_start_rolls_back_only_what_the_run_prepared_after_its_point(
     url: str,
 ) -> None:
     prepare(opened(url, run=OLDER), 1, [100])
@@ -177,7 +177,7 @@ def test_a_handle_of_another_table_is_left_to_that_table(url: str) -> None:
     assert len(gids(url)) == 1
 
 
-def test_a_prepare_that_the_server_made_a_rollback_of_does_not_count(
+def test_a_prepare_that_the_server_turned_into_a_rollback_does_not_count(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = opened(url)
@@ -189,7 +189,7 @@ def test_a_prepare_that_the_server_made_a_rollback_of_does_not_count(
     writer.close()
 
 
-def test_a_transaction_in_which_something_failed_is_not_even_tried_to_prepare(url: str) -> None:
+def test_a_failed_transaction_is_not_prepared(url: str) -> None:
     writer = opened(url)
     writer.write(records([1]))
     transaction = writer._transaction
@@ -203,7 +203,7 @@ def test_a_transaction_in_which_something_failed_is_not_even_tried_to_prepare(ur
     writer.close()
 
 
-def test_a_writer_that_was_replaced_while_it_prepared_leaves_nothing(
+def test_a_writer_replaced_while_preparing_leaves_nothing(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zombie = opened(url)
@@ -222,7 +222,7 @@ def test_a_writer_that_was_replaced_while_it_prepared_leaves_nothing(
     assert gids(url) == []
 
 
-def test_a_writer_whose_run_lost_the_table_while_it_prepared_leaves_nothing(
+def test_a_writer_whose_run_loses_the_table_while_preparing_leaves_nothing(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run that holds the table by now may already have looked for such transactions."""
@@ -251,7 +251,7 @@ def test_a_writer_whose_run_lost_the_table_while_it_prepared_leaves_nothing(
         "insert into others (id, ftdash_origin) values (99, 1)",
     ],
 )
-def test_a_strangers_transaction_is_not_ours_for_its_name(
+def test_a_strangers_transaction_with_our_name_is_not_listed_as_ours(
     url: str, statement: LiteralString
 ) -> None:
     """It has a name that our writer would choose, but has not written what our writer writes."""
@@ -265,7 +265,7 @@ def test_a_strangers_transaction_is_not_ours_for_its_name(
     execute(url, f"rollback prepared '{name}'")
 
 
-def test_of_two_tables_each_lists_what_was_prepared_for_it(url: str) -> None:
+def test_each_table_lists_only_its_own_prepared_transactions(url: str) -> None:
     prepare(opened(url), 1, [1])
     other = PostgresTwoPhase(url, "others", pipeline="p")
     other.open(context_of(OLDER), SCHEMA).close()
@@ -288,7 +288,7 @@ def test_a_writer_that_ends_leaves_no_transaction_open(url: str) -> None:
     assert ids(url) == []
 
 
-def test_a_server_that_is_killed_and_started_keeps_what_was_prepared(
+def test_prepared_transactions_survive_a_server_restart(
     own_server: PostgresServer,
 ) -> None:
     url = restarted(own_server, max_prepared_transactions=10)
@@ -312,7 +312,7 @@ def test_a_server_that_is_killed_and_started_keeps_what_was_prepared(
     assert gids(url) == []
 
 
-def test_a_server_that_prepares_nothing_is_refused_with_the_next_step(
+def test_a_server_without_prepared_transactions_is_refused_with_a_next_step(
     own_server: PostgresServer,
 ) -> None:
     url = restarted(own_server, max_prepared_transactions=0)
@@ -321,7 +321,7 @@ def test_a_server_that_prepares_nothing_is_refused_with_the_next_step(
         sink(url).validate(SCHEMA)
 
 
-def test_a_server_that_is_full_declines_the_checkpoint_and_keeps_the_records(
+def test_a_full_server_declines_the_checkpoint_but_loses_no_records(
     own_server: PostgresServer,
 ) -> None:
     url = restarted(own_server, max_prepared_transactions=1)

@@ -42,7 +42,7 @@ def test_a_reader_sees_plain_hashes_of_completed_checkpoints_only(
     }
 
 
-def test_a_value_that_becomes_null_leaves_its_hash(
+def test_a_value_that_becomes_null_is_removed_from_its_hash(
     sink: RedisHashes, redis_server: RedisBroker
 ) -> None:
     writer = opened(sink)
@@ -53,7 +53,7 @@ def test_a_value_that_becomes_null_leaves_its_hash(
     assert shown(sink, redis_server)["b"]["views"] == "1"
 
 
-def test_no_value_of_a_key_names_another_key(redis_server: RedisBroker, tmp_path: Path) -> None:
+def test_different_key_values_never_share_a_hash(redis_server: RedisBroker, tmp_path: Path) -> None:
     pair = pa.schema([("x", pa.string()), ("y", pa.string())])
     sink = RedisHashes(redis_server.url, tmp_path.name, ("x", "y"), pipeline="views")
     values = [
@@ -74,7 +74,7 @@ def test_no_value_of_a_key_names_another_key(redis_server: RedisBroker, tmp_path
     assert len(found) == len(values)
 
 
-def test_a_field_is_named_as_the_column_whatever_that_contains(
+def test_a_column_name_with_any_characters_becomes_the_field_name(
     redis_server: RedisBroker, tmp_path: Path
 ) -> None:
     names = ["app", HOSTILE, NUL, LONG, "*", ""]
@@ -89,7 +89,7 @@ def test_a_field_is_named_as_the_column_whatever_that_contains(
     assert list(shown(sink, redis_server).values()) == [row]
 
 
-def test_an_older_checkpoint_that_is_committed_later_hides_nothing(
+def test_a_late_commit_of_an_older_checkpoint_hides_nothing(
     sink: RedisHashes, redis_server: RedisBroker
 ) -> None:
     first, second = opened(sink), opened(sink, subtask=1)
@@ -104,7 +104,7 @@ def test_an_older_checkpoint_that_is_committed_later_hides_nothing(
     assert views(sink, redis_server) == {"b": 1}
 
 
-def test_a_fall_back_within_the_run_takes_back_what_came_after(
+def test_a_fallback_within_the_run_removes_later_output(
     sink: RedisHashes, redis_server: RedisBroker
 ) -> None:
     writer = opened(sink)
@@ -116,7 +116,7 @@ def test_a_fall_back_within_the_run_takes_back_what_came_after(
     assert views(sink, redis_server) == {"a": 1}
 
 
-def test_a_commit_that_was_interrupted_goes_on_where_it_was(
+def test_an_interrupted_commit_resumes_where_it_stopped(
     sink: RedisHashes, redis_server: RedisBroker
 ) -> None:
     unbuffered = dataclasses.replace(sink, buffer_rows=1)
@@ -147,7 +147,7 @@ def test_running_totals_are_exact_after_a_restore_of_an_older_point(
     assert views(sink, redis_server) == {"a": 3, "only 1": 0, "only 2": 0, "only 3": 0}
 
 
-def test_what_the_server_has_lost_is_told_with_its_range(
+def test_output_lost_by_the_server_is_reported_with_its_range(
     sink: RedisHashes, redis_server: RedisBroker
 ) -> None:
     writer = opened(sink)
@@ -165,7 +165,7 @@ def test_what_the_server_has_lost_is_told_with_its_range(
         opened(sink, attempt=2).commit(CheckpointId(2), committables)
 
 
-def test_a_server_that_forgot_everything_is_not_taken_for_a_new_one(
+def test_an_emptied_server_is_not_mistaken_for_a_new_one(
     sink: RedisHashes, redis_server: RedisBroker
 ) -> None:
     writer = opened(sink)
@@ -207,7 +207,7 @@ def test_an_attempt_is_refused_as_soon_as_its_run_is_rewound(sink: RedisHashes) 
         prepared(zombie, 2, [("a", 2)])
 
 
-def test_nothing_is_left_of_transactions_that_ended(
+def test_ended_transactions_leave_nothing_behind(
     sink: RedisHashes, redis_server: RedisBroker
 ) -> None:
     opened(sink).write(rows([("a", 1)] * 2001))
@@ -223,7 +223,7 @@ def test_nothing_is_left_of_transactions_that_ended(
     assert names == {"owner", "runs", "done", "index"}
 
 
-def test_what_others_have_staged_is_left_alone(
+def test_output_staged_by_other_runs_or_sinks_is_left_alone(
     sink: RedisHashes, redis_server: RedisBroker
 ) -> None:
     """A restore may still need an older run's; those under another prefix are another sink's."""
@@ -246,7 +246,7 @@ def test_what_others_have_staged_is_left_alone(
 
 
 @pytest.mark.slow
-def test_a_value_of_64_mib_is_one_record_as_any_other(
+def test_a_value_of_64_mib_is_written_like_any_other(
     redis_server: RedisBroker, tmp_path: Path
 ) -> None:
     text = pa.schema([("app", pa.string()), ("text", pa.string())])
@@ -260,7 +260,7 @@ def test_a_value_of_64_mib_is_one_record_as_any_other(
     assert lengths == {"small": 1, "large": 64 << 20}
 
 
-def test_a_server_that_is_killed_keeps_what_was_prepared(tmp_path: Path) -> None:
+def test_prepared_hashes_survive_a_server_restart(tmp_path: Path) -> None:
     with redis_broker(tmp_path) as broker:
         sink = RedisHashes(broker.url, "views", ("app",), pipeline="views")
         writer = opened(sink)
@@ -300,7 +300,9 @@ def test_a_server_that_may_evict_output_is_refused(tmp_path: Path) -> None:
             sink.validate(SCHEMA)
 
 
-def test_a_password_is_in_no_text(redis_server: RedisBroker, tmp_path: Path) -> None:
+def test_no_message_or_committable_contains_the_password(
+    redis_server: RedisBroker, tmp_path: Path
+) -> None:
     address = redis_server.address
     wrong = f"redis://:very-secret@127.0.0.1:{address.port}/0"
     sink = RedisHashes(wrong, tmp_path.name, ("app",), pipeline="views")
@@ -344,7 +346,7 @@ def test_columns_that_do_not_fit_are_refused_by_name(
         sink.validate(SCHEMA.append(pa.field("odd", column)))
 
 
-def test_a_key_that_is_null_is_refused_by_name(sink: RedisHashes) -> None:
+def test_a_null_key_is_refused_by_column_name(sink: RedisHashes) -> None:
     with pytest.raises(Rejected, match="Key column app of the Redis hashes is null"):
         prepared(opened(sink), 1, [(None, 1)])
 

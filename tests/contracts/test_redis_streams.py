@@ -62,7 +62,7 @@ def test_a_value_that_does_not_fit_names_entry_and_column(redis_server: RedisBro
     assert read(source, SplitProgress("unfit", refused.value.offset + 1, 2), 1)[0][0] == 3
 
 
-def test_an_entry_without_event_time_is_told_with_its_place_and_its_fields(
+def test_an_entry_without_event_time_is_reported_with_its_place_and_fields(
     redis_server: RedisBroker,
 ) -> None:
     client = redis_server.client()
@@ -81,7 +81,7 @@ def test_an_entry_without_event_time_is_told_with_its_place_and_its_fields(
     assert refused.value.offset == offset_of(b"5-2")
 
 
-def test_entries_trimmed_unread_are_lost_and_trimmed_after_reading_are_not(
+def test_only_entries_that_are_trimmed_unread_count_as_lost(
     redis_server: RedisBroker,
 ) -> None:
     client = redis_server.client()
@@ -101,7 +101,7 @@ def test_entries_trimmed_unread_are_lost_and_trimmed_after_reading_are_not(
         read(source, at_five, 1)
 
 
-def test_what_was_trimmed_before_the_start_is_not_missed(redis_server: RedisBroker) -> None:
+def test_entries_trimmed_before_the_start_are_not_missed(redis_server: RedisBroker) -> None:
     client = redis_server.client()
     for number in range(1, 11):
         client.xadd("begun", {"key": number}, id=f"{number}-0")
@@ -118,7 +118,7 @@ def test_what_was_trimmed_before_the_start_is_not_missed(redis_server: RedisBrok
         check_still_there(source, behind(split, read_all[:6]))
 
 
-def test_what_was_deleted_between_others_before_the_start_is_not_missed(
+def test_entries_deleted_before_the_start_are_not_missed(
     redis_server: RedisBroker,
 ) -> None:
     client = redis_server.client()
@@ -137,7 +137,7 @@ def test_what_was_deleted_between_others_before_the_start_is_not_missed(
         check_still_there(source, behind(split, read_all[:7]))
 
 
-def test_an_entry_deleted_unread_is_lost(redis_server: RedisBroker) -> None:
+def test_an_entry_deleted_unread_is_reported_as_lost(redis_server: RedisBroker) -> None:
     client = redis_server.client()
     for number in range(1, 6):
         client.xadd("deleted", {"key": number}, id=f"{number}-0")
@@ -168,7 +168,7 @@ def test_another_stream_of_the_same_name_is_refused(redis_server: RedisBroker) -
         check_still_there(source, position)
 
 
-def test_entries_deleted_unread_below_an_older_hole_are_missed(redis_server: RedisBroker) -> None:
+def test_entries_deleted_unread_before_an_older_gap_are_missed(redis_server: RedisBroker) -> None:
     """The largest deleted id does not change, and entries already read may disappear meanwhile."""
     client = redis_server.client()
     for number in range(1, 1_001):
@@ -187,7 +187,7 @@ def test_entries_deleted_unread_below_an_older_hole_are_missed(redis_server: Red
 
 
 @pytest.mark.parametrize("size", [1, 7, 30_000])
-def test_entries_up_to_a_hole_are_counted_from_whichever_side_is_shorter(
+def test_entries_up_to_a_gap_are_counted_from_the_shorter_side(
     redis_server: RedisBroker, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_connection, "PAGE", size)
@@ -205,7 +205,7 @@ def test_entries_up_to_a_hole_are_counted_from_whichever_side_is_shorter(
 
 
 @pytest.mark.parametrize("ids", [lambda n: f"{n}-0", lambda n: f"{n + 5_000}-0"])
-def test_a_stream_that_was_made_again_is_refused_however_long_it_is(
+def test_a_recreated_stream_is_refused_at_any_length(
     redis_server: RedisBroker, ids: Callable[[int], str]
 ) -> None:
     """Both a reader that continues and a restore refuse it."""
@@ -229,7 +229,7 @@ def test_a_stream_that_was_made_again_is_refused_however_long_it_is(
         check_still_there(source, at_100)
 
 
-def test_a_run_may_begin_with_what_comes_next(redis_server: RedisBroker) -> None:
+def test_a_run_may_start_after_the_newest_entry(redis_server: RedisBroker) -> None:
     client = redis_server.client()
     client.xadd("newest", {"key": 1})
     source = source_of(redis_server, "newest", start_at=StartAt.NEWEST)
@@ -240,7 +240,7 @@ def test_a_run_may_begin_with_what_comes_next(redis_server: RedisBroker) -> None
 
 
 @pytest.mark.slow
-def test_an_entry_of_64_mib_is_one_record_as_any_other(redis_server: RedisBroker) -> None:
+def test_an_entry_of_64_mib_is_read_like_any_other(redis_server: RedisBroker) -> None:
     client = redis_server.client()
     for key, size in [(1, 1), (2, 64 << 20), (3, 1)]:
         client.xadd("wide", {"key": key, "text": b"x" * size})
@@ -251,7 +251,7 @@ def test_an_entry_of_64_mib_is_one_record_as_any_other(redis_server: RedisBroker
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_and_comes_back_is_read_on(tmp_path: Path) -> None:
+def test_reading_continues_after_a_server_restart(tmp_path: Path) -> None:
     with redis_broker(tmp_path) as broker:
         for number in range(1, 4):
             broker.client().xadd("s", {"key": number})
@@ -272,7 +272,7 @@ def test_a_server_that_is_killed_and_comes_back_is_read_on(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("password", ["wrong-secret", None])
-def test_a_refused_password_is_one_sentence_and_not_in_it(
+def test_the_sentence_about_a_refused_password_does_not_contain_it(
     redis_server: RedisBroker, password: str | None
 ) -> None:
     place = redis_server.url.rpartition("@")[2]
@@ -286,7 +286,9 @@ def test_a_refused_password_is_one_sentence_and_not_in_it(
     assert "wrong-secret" not in repr(source)
 
 
-def test_what_is_missing_or_no_stream_is_refused_at_the_start(redis_server: RedisBroker) -> None:
+def test_a_missing_stream_or_a_key_of_another_type_is_refused_at_the_start(
+    redis_server: RedisBroker,
+) -> None:
     redis_server.client().set("text", "x")
 
     with pytest.raises(Rejected, match="There is no stream nothing-here"):
@@ -302,9 +304,7 @@ def test_what_is_missing_or_no_stream_is_refused_at_the_start(redis_server: Redi
 @pytest.mark.parametrize(
     "name", [HOSTILE, NUL, LONG, "*", "[qr]eal", "real?", "..", "{real}"], ids=repr
 )
-def test_a_stream_is_read_by_its_name_whatever_that_contains(
-    redis_server: RedisBroker, name: str
-) -> None:
+def test_a_stream_name_may_contain_any_characters(redis_server: RedisBroker, name: str) -> None:
     """Other streams exist that the name would mean as a pattern, or cut off."""
     client = redis_server.client()
     for other in ("real", "really"):
@@ -321,7 +321,7 @@ def test_a_stream_is_read_by_its_name_whatever_that_contains(
     assert source.oldest(split) == 0
 
 
-def test_a_bounded_source_ends_after_a_restore_of_an_unbounded_point_and_the_other_way_round(
+def test_bounded_and_unbounded_sources_restore_points_of_each_other(
     redis_server: RedisBroker,
 ) -> None:
     client = redis_server.client()

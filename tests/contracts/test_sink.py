@@ -205,7 +205,7 @@ def test_a_restore_into_another_run_loses_nothing_and_leaves_nothing_open(
     assert target.visible() == EVERYTHING
 
 
-def test_a_fall_back_within_the_run_doubles_nothing(target: Target, tmp_path: Path) -> None:
+def test_a_fallback_within_the_run_doubles_nothing(target: Target, tmp_path: Path) -> None:
     host = Host(tmp_path, target.sink)
     host.perish(BIRTH, Seam.COMMITTED, dies_at=4)
     host.lose(BIRTH, 4)
@@ -216,7 +216,7 @@ def test_a_fall_back_within_the_run_doubles_nothing(target: Target, tmp_path: Pa
     assert target.visible() == EVERYTHING
 
 
-def test_a_fresh_start_begins_with_nothing(target: Target, tmp_path: Path) -> None:
+def test_a_fresh_start_begins_with_empty_output(target: Target, tmp_path: Path) -> None:
     host = Host(tmp_path, target.sink)
     host.live(BIRTH)
 
@@ -228,7 +228,7 @@ def test_a_fresh_start_begins_with_nothing(target: Target, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("target", "seam"), leftovers(REWOUND), indirect=["target"])
-def test_output_that_a_later_restore_needs_comes_back(
+def test_a_later_restore_recovers_the_output_that_it_needs(
     target: Target, tmp_path: Path, seam: Seam
 ) -> None:
     host = Host(tmp_path, target.sink)
@@ -250,9 +250,7 @@ def test_a_restore_of_a_restore_keeps_the_whole_lineage(target: Target, tmp_path
     assert target.visible() == EVERYTHING
 
 
-def test_a_run_whose_name_begins_like_another_is_another_run(
-    target: Target, tmp_path: Path
-) -> None:
+def test_runs_whose_names_share_a_prefix_are_different_runs(target: Target, tmp_path: Path) -> None:
     host = Host(tmp_path, target.sink)
     host.live(BIRTH)
     host.live(REBIRTH, until=20)
@@ -287,7 +285,7 @@ def test_a_commit_may_be_repeated(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target", EVERY, indirect=True)
-def test_what_was_written_but_not_prepared_is_dropped_by_the_next_attempt(
+def test_the_next_attempt_drops_what_was_written_but_not_prepared(
     target: Target,
 ) -> None:
     abandoned = opened(target, BIRTH, 1)
@@ -302,7 +300,7 @@ def test_what_was_written_but_not_prepared_is_dropped_by_the_next_attempt(
 
 @pytest.mark.parametrize("target", EVERY_TABLE, indirect=True)
 @pytest.mark.parametrize("between", [[], [OTHER]])
-def test_what_an_incomplete_checkpoint_wrote_never_comes_back(
+def test_output_of_an_incomplete_checkpoint_never_reappears(
     target: Target, between: list[RunId]
 ) -> None:
     writer = opened(target, BIRTH, 1)
@@ -334,7 +332,7 @@ def test_an_interval_without_records_prepares_nothing(target: Target) -> None:
         ((OTHER, 1), r"^Run run-2 .* has taken over .* run run-1 ends"),
     ],
 )
-def test_a_writer_that_was_replaced_is_refused_and_changes_nothing(
+def test_a_replaced_writer_is_refused_and_changes_nothing(
     target: Target, newcomer: tuple[RunId, int], refusal: str
 ) -> None:
     zombie = opened(target, BIRTH, 1)
@@ -366,7 +364,7 @@ def test_a_run_that_lost_its_target_never_takes_it_back(target: Target, tmp_path
 
 
 @pytest.mark.parametrize("target", EVERY, indirect=True)
-def test_of_two_runs_that_saw_the_same_holder_one_takes_over(target: Target) -> None:
+def test_only_one_of_two_runs_that_saw_the_same_holder_takes_over(target: Target) -> None:
     held(target.sink, BIRTH)
     claims = [claim_of(target.sink, run_id) for run_id in (OTHER, THIRD)]
     target.sink.hold(claims[0])
@@ -391,7 +389,7 @@ def test_epochs_count_the_runs_that_held_a_target(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target", EVERY, indirect=True)
-def test_to_look_who_holds_a_target_leaves_it_as_it_is(target: Target) -> None:
+def test_reading_the_holder_of_a_target_does_not_change_it(target: Target) -> None:
     assert target.sink.holder() is None
 
     opened(target, BIRTH, 1)
@@ -419,7 +417,7 @@ def test_subtasks_of_one_attempt_do_not_disturb_each_other(target: Target) -> No
 
 
 @pytest.mark.parametrize("kind", marked([*HERE, *TABLES, *LOGS, *UPSERTING_LOGS, *OTHERWISE_SET]))
-def test_two_sinks_of_one_pipeline_in_one_place_are_refused_or_write_exactly(
+def test_two_sinks_of_a_pipeline_in_one_place_are_refused_or_stay_exact(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Both have the same run, attempt and subtask; only the uid tells them apart.

@@ -52,7 +52,7 @@ def killed() -> Iterator[Lives]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", REAL)
-def test_what_a_killed_writer_left_is_listed_and_ended(
+def test_leftovers_of_a_killed_writer_are_listed_and_ended(
     kind: str, killed: Lives, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """All subtasks prepare its first checkpoint, which never completes."""
@@ -79,7 +79,7 @@ def test_a_run_that_ended_well_leaves_nothing(target: Target, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("target", LEAVING, indirect=True)
-def test_a_point_names_what_it_needs_as_the_target_does(target: Target, tmp_path: Path) -> None:
+def test_a_point_and_its_target_name_pending_output_alike(target: Target, tmp_path: Path) -> None:
     """An operator can then end the remaining items and still restore the point."""
     host = Host(tmp_path, target.sink)
     host.perish(BIRTH, Seam.DURABLE, dies_at=1)
@@ -97,7 +97,9 @@ def test_a_point_names_what_it_needs_as_the_target_does(target: Target, tmp_path
 
 
 @pytest.mark.parametrize("target", LEAVING, indirect=True)
-def test_only_the_run_that_holds_the_target_ends_anything(target: Target, tmp_path: Path) -> None:
+def test_only_the_run_that_holds_the_target_may_end_leftovers(
+    target: Target, tmp_path: Path
+) -> None:
     Host(tmp_path, target.sink).perish(BIRTH, Seam.ACKNOWLEDGED, dies_at=1)
     for run_id in (OTHER, THIRD):
         held(target.sink, run_id)
@@ -112,7 +114,7 @@ def test_only_the_run_that_holds_the_target_ends_anything(target: Target, tmp_pa
 
 
 @pytest.mark.parametrize("target", LEAVING, indirect=True)
-def test_what_is_ended_twice_is_ended_once(target: Target, tmp_path: Path) -> None:
+def test_ending_leftovers_again_ends_none(target: Target, tmp_path: Path) -> None:
     Host(tmp_path, target.sink).perish(BIRTH, Seam.ACKNOWLEDGED, dies_at=1)
     held(target.sink, OTHER)
     found = unfinished_of(target)
@@ -123,7 +125,7 @@ def test_what_is_ended_twice_is_ended_once(target: Target, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("target", LEAVING, indirect=True)
-def test_what_was_left_is_told_apart_by_its_run(target: Target, tmp_path: Path) -> None:
+def test_leftovers_are_attributed_to_the_right_run(target: Target, tmp_path: Path) -> None:
     """This also works if the name of one run begins like another's."""
     host = Host(tmp_path, target.sink)
     host.perish(REBIRTH, Seam.ACKNOWLEDGED, dies_at=1)
@@ -135,7 +137,7 @@ def test_what_was_left_is_told_apart_by_its_run(target: Target, tmp_path: Path) 
     assert unfinished_of(target) == before
 
 
-def test_a_hidden_file_that_no_writer_of_ours_made_is_left_alone(tmp_path: Path) -> None:
+def test_a_hidden_file_of_another_program_is_left_alone(tmp_path: Path) -> None:
     target = KINDS["files"].target(tmp_path)
     Host(tmp_path, target.sink).perish(BIRTH, Seam.ACKNOWLEDGED, dies_at=1)
     names = [".prepared-report.parquet", ".in-progress", ".hidden", "part-run-1-00000001-0-0.csv"]
@@ -152,7 +154,7 @@ def test_a_hidden_file_that_no_writer_of_ours_made_is_left_alone(tmp_path: Path)
     assert all(stranger.exists() for stranger in strangers)
 
 
-def test_a_list_that_no_writer_of_ours_staged_is_left_alone(
+def test_a_redis_list_of_another_program_is_left_alone(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     target = made("redis", tmp_path, request)
@@ -180,7 +182,7 @@ def test_a_list_that_no_writer_of_ours_staged_is_left_alone(
         "of-somebody-else",
     ],
 )
-def test_only_a_transaction_of_this_pipeline_and_topic_is_of_a_writer(name: str) -> None:
+def test_only_transaction_ids_of_this_pipeline_and_topic_name_a_run(name: str) -> None:
     ownership = KafkaOwnership("delays", "numbers")
     writer = TransactionName(Uid("a/b"), RunId("run/1"), Attempt(2), 0, 7)
 

@@ -33,7 +33,7 @@ class ScriptedReader:
         ([[1, 1]], None, "rows are there twice"),
     ],
 )
-def test_what_no_reader_may_see_is_told(
+def test_a_watch_reports_what_no_reader_may_see(
     shown: list[list[int]], covered: Callable[[], int] | None, complaint: str
 ) -> None:
     watch = Watch(partial(ScriptedReader, shown), covered)
@@ -43,12 +43,12 @@ def test_what_no_reader_may_see_is_told(
 
 
 @pytest.mark.parametrize("covered", [lambda: 4, None])
-def test_what_grows_is_watched_until_it_is_there(covered: Callable[[], int] | None) -> None:
+def test_a_watch_waits_until_all_rows_are_visible(covered: Callable[[], int] | None) -> None:
     with Watch(partial(ScriptedReader, [[], [1], [2, 1], [1, 2, 3]]), covered) as watch:
         assert watch.comes_to([1, 2, 3])
 
 
-def test_where_rows_are_shown_early_they_may_go_again() -> None:
+def test_rows_that_are_shown_early_may_disappear_again() -> None:
     with Watch(partial(ScriptedReader, [[1, 2], [1], [1, 3]]), None) as watch:
         assert watch.comes_to([1, 3])
 
@@ -61,7 +61,7 @@ def test_where_rows_are_shown_early_they_may_go_again() -> None:
         ([{"a": 1}, {}, {"a": 1}], ["somebody: a was 1 and is None"]),
     ],
 )
-def test_what_changes_or_goes_away_is_told_by_an_onlooker_who_waits_for_a_server(
+def test_an_onlooker_waits_for_a_server_and_reports_changed_or_lost_rows(
     monkeypatch: pytest.MonkeyPatch, shown: list[dict[str, int]], problems: list[str]
 ) -> None:
     monkeypatch.setattr("tests.brokers.onlooker.PAUSE_S", 0.001)
@@ -80,7 +80,7 @@ def test_what_changes_or_goes_away_is_told_by_an_onlooker_who_waits_for_a_server
     assert onlooker.seen
 
 
-def test_what_an_onlooker_cannot_read_is_told() -> None:
+def test_an_onlooker_reports_what_it_cannot_read() -> None:
     def look() -> dict[str, int]:
         raise ValueError("half a line")
 

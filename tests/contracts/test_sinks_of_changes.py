@@ -70,7 +70,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_rows_that_are_left_are_there_whenever_writers_die(target: Target, seed: int) -> None:
+def test_the_remaining_rows_are_exact_whenever_writers_die(target: Target, seed: int) -> None:
     rng = random.Random(seed)
     changes = random_changes(rng, 60)
     world = World(target, changes)
@@ -84,9 +84,7 @@ def test_the_rows_that_are_left_are_there_whenever_writers_die(target: Target, s
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_fresh_run_sets_rows_aside_and_its_own_changes_are_left(
-    target: Target, seed: int
-) -> None:
+def test_a_fresh_run_sets_old_rows_aside_and_keeps_its_own(target: Target, seed: int) -> None:
     rng = random.Random(seed)
     first, second = random_changes(rng, 40), random_changes(rng, 40)
     world = World(target, first)
@@ -106,7 +104,7 @@ def test_a_fresh_run_sets_rows_aside_and_its_own_changes_are_left(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_a_topic_comes_to_the_rows_that_are_left_whenever_writers_die(
+def test_a_topic_converges_to_the_remaining_rows_whenever_writers_die(
     kafka_server: KafkaBroker, tmp_path: Path, seed: int
 ) -> None:
     """The newest record of each key is its row, or a tombstone; a topic is never rewound."""
@@ -124,7 +122,7 @@ def test_a_topic_comes_to_the_rows_that_are_left_whenever_writers_die(
     assert world.target.visible() == left_of(changes)
 
 
-def test_a_row_that_is_taken_back_becomes_a_tombstone() -> None:
+def test_a_retracted_row_becomes_a_tombstone() -> None:
     form = RecordForm(keys=("id",), applies_changes=True)
     changes = [(1, 5.0, "+I"), (2, 6.0, "+I"), (1, 5.0, "-U"), (1, 7.0, "+U"), (2, 6.0, "-D")]
 
@@ -133,7 +131,7 @@ def test_a_row_that_is_taken_back_becomes_a_tombstone() -> None:
     assert dict(zip(keys, values, strict=True)) == {b"1": b'{"id":1,"x":7.0}', b"2": None}
 
 
-def test_several_key_columns_become_one_object() -> None:
+def test_several_key_columns_become_one_json_object() -> None:
     form = RecordForm(keys=("id", "x"), applies_changes=True)
 
     values, keys = form.columns(batch_of([(1, 5.0, "-U"), (1, 7.0, "+U")]))
@@ -142,7 +140,7 @@ def test_several_key_columns_become_one_object() -> None:
     assert dict(zip(keys, values, strict=True)) == expected
 
 
-def test_a_row_for_kafka_without_its_key_is_refused() -> None:
+def test_a_row_for_kafka_with_a_null_key_is_refused() -> None:
     form = RecordForm(keys=("id",))
     rows = pa.RecordBatch.from_pylist([{"id": None, "x": 1.0, "row_kind": "+I"}], schema=SCHEMA)
 
@@ -159,7 +157,7 @@ def test_a_row_for_kafka_without_its_key_is_refused() -> None:
         (("row_kind", "id"), r"^The key column row_kind of topic rows is not in the results"),
     ],
 )
-def test_keys_that_a_topic_cannot_have_are_refused(keys: tuple[str, ...], refusal: str) -> None:
+def test_invalid_key_columns_of_a_topic_are_refused(keys: tuple[str, ...], refusal: str) -> None:
     sink = KafkaUpsert(KafkaAddress("nowhere:9092"), "rows", keys, pipeline="p")
 
     with pytest.raises(Rejected, match=refusal):

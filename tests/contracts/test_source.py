@@ -102,9 +102,7 @@ def test_later_splits_hold_later_event_time(build: Build, tmp_path: Path) -> Non
     assert times == sorted(times)
 
 
-def test_a_file_that_is_gone_is_named_with_the_range_that_is_lost(
-    build_on_files: Build, tmp_path: Path
-) -> None:
+def test_a_missing_file_is_named_with_the_lost_range(build_on_files: Build, tmp_path: Path) -> None:
     source = build_on_files(tmp_path)
     lost = file_of(tmp_path, 2)
     lost.unlink()
@@ -117,7 +115,7 @@ def test_a_file_that_is_gone_is_named_with_the_range_that_is_lost(
     )
 
 
-def test_a_file_that_is_gone_changes_no_other_split(build_on_files: Build, tmp_path: Path) -> None:
+def test_a_missing_file_changes_no_other_split(build_on_files: Build, tmp_path: Path) -> None:
     source = build_on_files(tmp_path)
     before = records(source, 2, 0)
     file_of(tmp_path, 0).unlink()
@@ -125,7 +123,7 @@ def test_a_file_that_is_gone_changes_no_other_split(build_on_files: Build, tmp_p
     assert records(build_again(source), 2, 0) == before
 
 
-def test_a_file_that_has_shrunk_is_not_taken_for_one_that_ends(
+def test_a_shrunken_file_is_not_mistaken_for_one_that_ends(
     build_on_files: Build, tmp_path: Path
 ) -> None:
     source = build_on_files(tmp_path)
@@ -158,7 +156,7 @@ def test_a_truncated_file_is_named_not_read_as_shorter(tmp_path: Path) -> None:
         records(source, 2, 0)
 
 
-def test_a_column_that_is_missing_is_refused(build_on_files: Build, tmp_path: Path) -> None:
+def test_a_missing_input_column_is_refused(build_on_files: Build, tmp_path: Path) -> None:
     source = build_on_files(tmp_path)
     if isinstance(source, JsonLinesFiles):
         return  # here a missing field is null

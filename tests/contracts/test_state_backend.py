@@ -50,7 +50,7 @@ def test_a_fresh_row_holds_the_defaults(build: Build) -> None:
     }
 
 
-def test_keys_of_other_columns_are_refused_and_it_does_not_matter_what_may_be_null(
+def test_keys_of_other_columns_are_refused_but_nullability_is_ignored(
     build: Build,
 ) -> None:
     table = build(ALL_GROUPS).table(table_of(NUMBER))
@@ -65,7 +65,7 @@ def test_keys_of_other_columns_are_refused_and_it_does_not_matter_what_may_be_nu
     assert table.rows_for(never_null).tolist() == [row]
 
 
-def test_repeats_within_a_batch_are_one_row(build: Build) -> None:
+def test_repeated_keys_within_a_batch_are_one_row(build: Build) -> None:
     table = build(ALL_GROUPS).table(table_of(NUMBER))
 
     rows = table.rows_for(numbers(5, 6, 5, 5))
@@ -74,7 +74,7 @@ def test_repeats_within_a_batch_are_one_row(build: Build) -> None:
     assert rows[0] == rows[2] == rows[3]
 
 
-def test_where_rows_repeat_the_last_value_stays(build: Build) -> None:
+def test_the_last_value_of_a_repeated_row_wins(build: Build) -> None:
     table = build(ALL_GROUPS).table(table_of(NUMBER))
     rows = table.rows_for(numbers(5, 6, 5))
 
@@ -83,7 +83,7 @@ def test_where_rows_repeat_the_last_value_stays(build: Build) -> None:
     assert table.read("count", rows).tolist() == [3, 2, 3]
 
 
-def test_what_was_read_is_a_copy(build: Build) -> None:
+def test_reading_returns_a_copy(build: Build) -> None:
     table = build(ALL_GROUPS).table(table_of(NUMBER))
     rows = table.rows_for(numbers(1))
     before = table.read("count", rows)
@@ -93,7 +93,7 @@ def test_what_was_read_is_a_copy(build: Build) -> None:
     assert before.tolist() == [0]
 
 
-def test_a_deleted_key_comes_back_with_the_defaults(build: Build) -> None:
+def test_a_deleted_key_that_is_added_again_has_the_defaults(build: Build) -> None:
     table = build(ALL_GROUPS).table(table_of(NUMBER))
     rows = table.rows_for(numbers(5, 6))
     table.write("count", rows, np.array([50, 60]))
@@ -125,7 +125,7 @@ def test_row_numbers_stay_valid_while_the_table_grows(build: Build) -> None:
 
 
 @pytest.mark.parametrize("number", [7046029254386353131, 0, -1, 2**63 - 1, -(2**63)])
-def test_no_number_is_special(build: Build, number: int) -> None:
+def test_every_number_works_as_a_key(build: Build, number: int) -> None:
     """The first of these numbers has the hash 0."""
     table = build(ALL_GROUPS).table(table_of(NUMBER))
     neighbours = table.rows_for(numbers(*range(10, 20)))
@@ -163,7 +163,7 @@ def test_due_windows_are_found_by_their_end(build: Build) -> None:
     assert table.select_at_most("window_end", 9).tolist() == []
 
 
-def test_a_cut_says_what_it_is(build: Build) -> None:
+def test_a_cut_has_the_name_kind_rows_and_schema_of_each_state(build: Build) -> None:
     backend = build(ALL_GROUPS)
     backend.table(table_of(NUMBER)).rows_for(numbers(1, 2, 3))
     backend.batch_list(EVENTS).append(5, events(("a", 1)))
@@ -179,7 +179,7 @@ def test_a_cut_says_what_it_is(build: Build) -> None:
         assert all(batch.schema == frozen.schema for batch in frozen.batches)
 
 
-def test_states_that_hold_nothing_are_cut_to_nothing(build: Build) -> None:
+def test_empty_states_give_an_empty_cut(build: Build) -> None:
     backend = build(ALL_GROUPS)
     backend.table(table_of(NUMBER))
     backend.batch_list(EVENTS)
@@ -187,7 +187,7 @@ def test_states_that_hold_nothing_are_cut_to_nothing(build: Build) -> None:
     assert [(frozen.rows, list(frozen.batches)) for frozen in backend.cut()] == [(0, []), (0, [])]
 
 
-def test_the_key_group_comes_from_the_key_of_the_stream_alone(build: Build) -> None:
+def test_the_key_group_depends_only_on_the_key_of_the_stream(build: Build) -> None:
     backend = build(ALL_GROUPS)
     table = backend.table(table_of(WINDOWED))
     ends = pa.array(range(20), pa.timestamp("ms"))
@@ -210,7 +210,7 @@ def test_declaring_again_gives_the_same_state(build: Build) -> None:
     assert len(backend.batch_list(EVENTS)) == 1
 
 
-def test_declaring_one_name_for_two_things_is_refused(build: Build) -> None:
+def test_declaring_one_name_for_two_states_is_refused(build: Build) -> None:
     backend = build(ALL_GROUPS)
     backend.table(table_of(NUMBER))
 
@@ -226,7 +226,7 @@ def test_a_snapshot_of_an_unknown_state_is_refused(build: Build) -> None:
 
 
 @pytest.mark.parametrize("column", [*NUMBER.names, KEY_GROUP_COLUMN])
-def test_a_snapshot_that_lacks_a_column_is_refused_by_name(build: Build, column: str) -> None:
+def test_a_table_snapshot_without_a_column_is_refused_by_name(build: Build, column: str) -> None:
     snapshot = one_row_snapshot(build)
     backend = build(ALL_GROUPS)
     table = backend.table(table_of(NUMBER))
@@ -289,7 +289,7 @@ def test_keys_that_come_and_go_do_not_make_the_state_grow(build: Build) -> None:
     assert sizes[-1] == sizes[0]
 
 
-def test_a_restored_batch_list_is_as_large_as_it_was(build: Build) -> None:
+def test_a_restored_batch_list_has_about_its_old_size(build: Build) -> None:
     backend, restored = build(ALL_GROUPS), build(ALL_GROUPS)
     restored.batch_list(EVENTS)
     for namespace in range(100):
@@ -303,9 +303,7 @@ def test_a_restored_batch_list_is_as_large_as_it_was(build: Build) -> None:
 
 
 @pytest.mark.parametrize("column", ["__namespace", KEY_GROUP_COLUMN, "amount"])
-def test_a_snapshot_of_a_batch_list_that_lacks_a_column_is_refused(
-    build: Build, column: str
-) -> None:
+def test_a_batch_list_snapshot_without_a_column_is_refused(build: Build, column: str) -> None:
     backend = build(ALL_GROUPS)
     backend.batch_list(EVENTS).append(1, events(("a", 1)))
     [batch] = backend.cut()[0].batches
@@ -350,7 +348,7 @@ def test_a_key_that_was_never_seen_is_not_found_and_not_added(build: Build) -> N
     assert len(table) == 2
 
 
-def test_not_a_number_is_a_value_and_not_null(build: Build) -> None:
+def test_nan_is_a_value_and_not_null(build: Build) -> None:
     backend = build(ALL_GROUPS)
     table = backend.table(PROFILES)
     rows = table.rows_for(batch_of(PROFILES.key, [(1, "a"), (2, "a")]))
@@ -375,7 +373,7 @@ def test_a_table_may_hold_keys_alone(build: Build) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 1000])
-def test_a_scan_meets_every_row_that_stays_while_others_come_and_go(
+def test_a_scan_visits_every_remaining_row_while_others_come_and_go(
     build: Build, limit: int
 ) -> None:
     backend = build(ALL_GROUPS)
@@ -399,7 +397,7 @@ def test_a_scan_meets_every_row_that_stays_while_others_come_and_go(
     assert not set(met) & set(range(10, 30))
 
 
-def test_two_cuts_wait_at_the_same_time_and_whatever_follows_changes_neither(build: Build) -> None:
+def test_later_writes_change_neither_of_two_pending_cuts(build: Build) -> None:
     backend = build(ALL_GROUPS)
     table = backend.table(table_of(NUMBER))
     rows = table.rows_for(numbers(1, 2))

@@ -156,7 +156,7 @@ FLOATS = [pa.float16(), pa.float32(), pa.float64()]
 
 @pytest.mark.parametrize("wide", [*NUMBERS, pa.uint64(), *FLOATS], ids=str)
 @pytest.mark.parametrize("narrow", [*NUMBERS, *FLOATS], ids=str)
-def test_what_counts_as_wider_loses_no_value(narrow: pa.DataType, wide: pa.DataType) -> None:
+def test_a_wider_type_loses_no_value(narrow: pa.DataType, wide: pa.DataType) -> None:
     if not is_wider(str(narrow), str(wide)):
         return
     extremes = pa.array(extreme_values(narrow), narrow)

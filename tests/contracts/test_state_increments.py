@@ -75,7 +75,7 @@ def create(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @seeded("create", BACKENDS, 30)
-def test_every_completed_checkpoint_can_be_restored_whatever_failed_between(
+def test_every_completed_checkpoint_can_be_restored_despite_failed_ones(
     create: Create, seed: int
 ) -> None:
     run = Run(random.Random(seed), create(ALL_GROUPS, MAX_PARALLELISM))
@@ -90,7 +90,7 @@ def test_every_completed_checkpoint_can_be_restored_whatever_failed_between(
         assert run.restored(checkpoint, create, 3) == checkpoint.model
 
 
-def test_after_a_small_change_a_small_part_is_written(create: Create) -> None:
+def test_a_small_change_writes_a_small_part_of_the_state(create: Create) -> None:
     run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
     run.put([(f"user {n}", 0) for n in range(5_000)])
     run.complete(run.cut())
@@ -102,7 +102,7 @@ def test_after_a_small_change_a_small_part_is_written(create: Create) -> None:
     assert 0 < run.written_bytes - whole <= 0.1 * whole
 
 
-def test_nothing_is_written_again_for_what_did_not_change(create: Create) -> None:
+def test_unchanged_state_is_not_written_again(create: Create) -> None:
     run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
     run.put([(f"user {n}", 0) for n in range(100)])
     run.complete(run.cut())
@@ -113,7 +113,7 @@ def test_nothing_is_written_again_for_what_did_not_change(create: Create) -> Non
     assert {name for name in run.files if name.startswith("shared")} == shared
 
 
-def test_what_only_a_failed_checkpoint_wrote_is_never_referred_to(create: Create) -> None:
+def test_no_checkpoint_refers_to_files_of_a_failed_one(create: Create) -> None:
     run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
     run.put([("a", 1)])
     first = run.cut()
@@ -133,7 +133,7 @@ def test_what_only_a_failed_checkpoint_wrote_is_never_referred_to(create: Create
     assert run.restored(third, create, 1) == third.model
 
 
-def test_after_damage_the_next_checkpoint_depends_on_nothing(create: Create) -> None:
+def test_after_damage_the_next_checkpoint_uses_no_older_file(create: Create) -> None:
     run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
     run.put([(f"user {n}", 0) for n in range(50)])
     run.complete(run.cut())
@@ -198,7 +198,7 @@ def test_no_checkpoint_of_a_large_table_writes_much_more_than_what_changed(seed:
     assert not {file.name for file in base.files} & {file.name for file in handle.files}
 
 
-def test_a_table_of_several_slices_is_whole_when_its_first_files_have_been_replaced() -> None:
+def test_a_sliced_table_is_complete_after_its_first_files_are_replaced() -> None:
     """Slices and segments have their production sizes, since the rule depends on how they align."""
     run = Run(random.Random(0), HashMapBackend(ALL_GROUPS, MAX_PARALLELISM, is_incremental=True))
     users = [f"user {n}" for n in range(4 << chains.SLICE_BITS)]
@@ -225,7 +225,7 @@ NUMBERS = TableDescriptor(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_checkpoints_of_a_large_table_are_whole_with_the_sizes_in_use(seed: int) -> None:
+def test_checkpoints_of_a_large_table_are_complete_at_production_sizes(seed: int) -> None:
     """Like the first test here, but with tables of several segments, slices and files."""
     rng, keys_max = np.random.default_rng(seed), 200_000
     live, numbers = np.zeros(keys_max, np.bool_), np.zeros(keys_max, np.int64)
@@ -276,7 +276,7 @@ def test_a_tombstone_stays_while_an_older_file_does() -> None:
 
 
 @pytest.mark.usefixtures("tiny_slices")
-def test_no_checkpoint_of_a_list_that_grows_writes_much_more_than_what_came() -> None:
+def test_no_checkpoint_of_a_growing_list_writes_much_more_than_the_new_rows() -> None:
     run = Run(random.Random(0), HashMapBackend(ALL_GROUPS, MAX_PARALLELISM, is_incremental=True))
     for _ in range(200):
         for _ in range(3):
@@ -312,7 +312,7 @@ def test_a_file_of_popped_rows_is_dropped_and_other_popped_rows_are_cancelled() 
     assert run.restored(checkpoint, HashMapBackend, 1) == checkpoint.model
 
 
-def test_increments_that_are_no_database_are_read_without_the_disk(
+def test_hashmap_increments_are_read_without_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(random.Random(0), HashMapBackend(ALL_GROUPS, MAX_PARALLELISM, is_incremental=True))
@@ -325,7 +325,7 @@ def test_increments_that_are_no_database_are_read_without_the_disk(
     assert run.restored(checkpoint, HashMapBackend, 3) == checkpoint.model
 
 
-def test_a_database_is_taken_over_as_it_is_and_goes_on() -> None:
+def test_a_database_is_taken_over_unchanged_and_later_cuts_build_on_it() -> None:
     with rocksdb_backends(is_incremental=True) as create:
         run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
         run.put([(f"user {n}", 0) for n in range(500)])
@@ -345,7 +345,7 @@ def test_a_database_is_taken_over_as_it_is_and_goes_on() -> None:
         assert run.restored(second, create, 2) == second.model
 
 
-def test_a_database_of_another_run_is_taken_over_without_being_built_upon() -> None:
+def test_no_cut_builds_on_a_database_taken_over_from_another_run() -> None:
     """Its files disappear when its own run, or a person, deletes the point."""
     with rocksdb_backends(is_incremental=True) as create:
         run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
@@ -387,7 +387,7 @@ def test_a_database_of_other_key_groups_or_columns_is_not_taken_over() -> None:
 
 
 @pytest.mark.parametrize(("codec", "is_refused"), [("zstd", True), ("lz4", False)])
-def test_a_database_that_would_explode_is_refused_and_the_densest_that_is_written_is_not(
+def test_a_database_that_would_unpack_too_far_is_refused_but_dense_lz4_is_not(
     monkeypatch: pytest.MonkeyPatch, codec: str, is_refused: bool
 ) -> None:
     usual = sorted_files._options
@@ -416,7 +416,7 @@ def test_a_database_that_would_explode_is_refused_and_the_densest_that_is_writte
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_a_native_cut_is_whole_shares_nothing_and_disturbs_no_increment(
+def test_a_native_cut_is_complete_shares_nothing_and_disturbs_no_increment(
     create: Create, parallelism: int
 ) -> None:
     run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
@@ -438,7 +438,7 @@ def test_a_native_cut_is_whole_shares_nothing_and_disturbs_no_increment(
         assert run.restored(native, kind, parallelism) == native.model
 
 
-def test_a_native_cut_of_a_database_is_its_files_and_taken_over_without_being_built_upon() -> None:
+def test_a_native_cut_of_a_database_is_its_files_and_no_later_cut_builds_on_it() -> None:
     with rocksdb_backends(is_incremental=True) as create:
         run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
         run.put([(f"user {n}", 0) for n in range(500)])

@@ -55,7 +55,7 @@ def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 @KEY_SCHEMAS
 @seeded("build", BACKENDS, 12)
-def test_it_is_a_dictionary_and_every_cut_stays_as_it_was(
+def test_a_table_matches_a_dictionary_and_no_cut_changes_later(
     build: Build, key: pa.Schema, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -103,7 +103,7 @@ def test_cuts_may_be_read_on_another_thread_while_the_owner_writes(
 
 @KEY_SCHEMAS
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 3), (3, 2), (1, 4), (4, 1)])
-def test_a_snapshot_can_be_dealt_to_any_number_of_subtasks(
+def test_a_snapshot_can_be_restored_at_any_parallelism(
     build: Build, key: pa.Schema, before: int, after: int
 ) -> None:
     rng = random.Random(before * 1000 + after)
@@ -131,7 +131,7 @@ def test_a_snapshot_can_be_dealt_to_any_number_of_subtasks(
     assert {k: v for part in new for k, v in part.items()} == whole
 
 
-def test_a_restored_table_goes_on_where_the_snapshot_was(build: Build) -> None:
+def test_a_restored_table_continues_from_the_snapshot(build: Build) -> None:
     owner = Owner(random.Random(1), build(ALL_GROUPS), TEXT, key_count=50)
     owner.update()
     [frozen] = owner.backend.cut()
@@ -147,7 +147,7 @@ def test_a_restored_table_goes_on_where_the_snapshot_was(build: Build) -> None:
 
 
 @seeded("build", BACKENDS, 20)
-def test_a_batch_list_keeps_order_and_every_cut_stays_as_it_was(build: Build, seed: int) -> None:
+def test_a_batch_list_keeps_its_order_and_no_cut_changes_later(build: Build, seed: int) -> None:
     rng = random.Random(seed)
     backend = build(ALL_GROUPS)
     state = backend.batch_list(EVENTS)
@@ -176,7 +176,7 @@ def test_a_batch_list_keeps_order_and_every_cut_stays_as_it_was(build: Build, se
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 1)])
-def test_a_batch_list_can_be_dealt_to_any_number_of_subtasks_in_order(
+def test_a_batch_list_keeps_its_order_at_any_parallelism(
     build: Build, before: int, after: int
 ) -> None:
     rng = random.Random(after)

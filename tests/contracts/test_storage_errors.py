@@ -103,7 +103,7 @@ CHANGES: dict[str, Act] = {
 
 @pytest.mark.parametrize("act", READS | CHANGES)
 @pytest.mark.parametrize("points", ["files", "objects"], indirect=True)
-def test_no_error_of_the_system_at_any_call_is_an_answer(place: Place, act: str) -> None:
+def test_no_system_error_at_any_call_is_mistaken_for_an_answer(place: Place, act: str) -> None:
     """With an object store, these are the calls on this machine, where it keeps a copy."""
     do = (READS | CHANGES)[act]
     normal = do(place, place.target)
@@ -126,7 +126,7 @@ def test_no_error_of_the_system_at_any_call_is_an_answer(place: Place, act: str)
 
 @pytest.mark.parametrize("act", READS)
 @pytest.mark.parametrize("points", ["files", "objects"], indirect=True)
-def test_what_is_not_there_is_told_as_such_and_never_raised_bare(place: Place, act: str) -> None:
+def test_a_missing_file_never_surfaces_as_a_bare_system_error(place: Place, act: str) -> None:
     calls = calls_of(lambda target: READS[act](place, target), place)
 
     for number in range(1, len(calls) + 1):
@@ -141,7 +141,7 @@ def test_what_is_not_there_is_told_as_such_and_never_raised_bare(place: Place, a
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("act", READS | CHANGES)
 @pytest.mark.parametrize("points", ["objects"], indirect=True)
-def test_no_fault_of_an_object_store_at_any_request_is_an_answer(
+def test_no_object_store_fault_at_any_request_is_mistaken_for_an_answer(
     place: Place, objects: ObjectServer, act: str, fault: Fault
 ) -> None:
     do = (READS | CHANGES)[act]
@@ -162,7 +162,7 @@ def test_no_fault_of_an_object_store_at_any_request_is_an_answer(
 
 
 @pytest.mark.parametrize("points", ["files"], indirect=True)
-def test_a_point_that_may_not_be_looked_at_is_not_passed_over(place: Place) -> None:
+def test_a_point_without_read_permission_is_not_skipped(place: Place) -> None:
     """`Path.glob` would pass it over, and the sweep deletes what is not published."""
     with denied(Path(place.location)), pytest.raises(Retryable, match=r"chk-1/manifest\.json"):
         place.store.published(place.root)

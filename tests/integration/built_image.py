@@ -82,7 +82,7 @@ def test_the_image_has_no_compiler_and_its_processes_are_not_root(host: ComposeH
 
 
 @needs_programs
-def test_a_pipeline_is_submitted_killed_and_restored_and_a_web_server_is_not_missed(
+def test_a_pipeline_is_submitted_killed_and_restored_without_one_web_server(
     host: ComposeHost,
 ) -> None:
     cookies, token = signed_in(host), bearer(host)

@@ -40,7 +40,7 @@ WITHIN_S = 120.0
 
 
 @pytest.mark.timeout(600)
-def test_a_job_runs_on_while_each_process_of_the_control_plane_is_killed(home: Path) -> None:
+def test_a_job_keeps_running_while_each_control_plane_process_is_killed(home: Path) -> None:
     without_documentation(new_home(home))
     with Demo(home, ignored=signal.SIGUSR1) as demo:
         demo.wait_said(r"End with +Ctrl-C")

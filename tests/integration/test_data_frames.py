@@ -28,7 +28,7 @@ def spark(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def test_a_data_frame_s_rows_are_read_once_in_event_time_and_again_as_they_were(
+def test_rows_of_a_data_frame_are_read_in_event_time_and_reread_unchanged(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     source = DataFrameRows(views, tmp_path / "rows", schema=SCHEMA, timestamp_column="at")

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
 @pytest.mark.timeout(600)
-def test_the_year_is_right_to_the_last_row_whatever_was_killed(home: Path) -> None:
+def test_the_demonstrations_year_is_exact_to_the_last_row_after_kills(home: Path) -> None:
     command = [sys.executable, "manage.py", "demo", "--check", "--json", "--home", str(home)]
 
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580)
@@ -34,7 +34,7 @@ def test_the_year_is_right_to_the_last_row_whatever_was_killed(home: Path) -> No
     assert living(home / LEDGER_NAME) == []
 
 
-def test_a_demonstration_in_the_background_ends_everything_when_asked(home: Path) -> None:
+def test_a_signal_ends_every_process_of_a_background_demonstration(home: Path) -> None:
     without_documentation(new_home(home))
     with Demo(home, signal.SIGINT, "--pipeline", "page_views") as demo:
         demo.wait_said(r"End with +Ctrl-C")
@@ -53,7 +53,7 @@ def test_a_demonstration_in_the_background_ends_everything_when_asked(home: Path
         assert living(home / LEDGER_NAME) == []
 
 
-def test_what_a_demonstration_leaves_behind_is_gone_when_its_block_ends(home: Path) -> None:
+def test_leftover_processes_of_a_demonstration_end_with_its_block(home: Path) -> None:
     """The demonstration only prints its help; its ledger names a process of this test."""
     with Demo(home, signal.SIGUSR1, "--help"):
         ledger = Ledger(home / LEDGER_NAME, new_token())

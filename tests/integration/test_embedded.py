@@ -56,7 +56,7 @@ def test_spark_runs_barrier_jobs_on_the_java_of_the_wheel(bare_machine: dict[str
 
 
 @pytest.mark.slow
-def test_the_redis_of_the_wheel_serves_with_its_password_only(tmp_path: Path, monkeypatch) -> None:
+def test_the_redis_of_the_wheel_answers_only_with_its_password(tmp_path: Path, monkeypatch) -> None:
     address = installation.new_address()
     configuration = installation.write_configuration(tmp_path, address)
     server = subprocess.Popen([installation.find_redis_server().executable, configuration])

@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
-def test_a_killed_slot_recovers_from_an_object_store_where_everything_is_encrypted(
+def test_a_killed_slot_recovers_from_an_object_store_with_tls_everywhere(
     flights: Path, tmp_path: Path, objects: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = objects.new_root()
@@ -70,7 +70,7 @@ def test_a_killed_slot_recovers_from_an_object_store_where_everything_is_encrypt
 @pytest.mark.parametrize(
     "points", [CHECKPOINT_POINTS, RESTORE_POINTS], ids=["of a checkpoint", "of a restore"]
 )
-def test_on_a_cluster_a_killed_slot_and_executors_killed_at_points_change_nothing(
+def test_on_a_cluster_killed_slots_and_executors_change_nothing(
     flights: Path, tmp_path: Path, points: tuple[FaultPoint, ...]
 ) -> None:
     """First a slot is killed.
@@ -150,7 +150,7 @@ def test_a_killed_driver_is_replaced_and_a_corrupted_newest_checkpoint_is_not_re
         ({}, {"execution.checkpointing.intervall": "1 s"}, "execution.checkpointing.interval"),
     ],
 )
-def test_bad_input_ends_in_one_sentence_that_names_it(
+def test_bad_input_ends_the_run_with_one_sentence_that_names_it(
     flights: Path,
     tmp_path: Path,
     parameters: dict[str, str],

@@ -34,7 +34,7 @@ def counted(rows: DataFrame, by: str = "value") -> DataFrame:
     return rows.groupBy(by).agg(sf.count("*").alias("n"), sf.sum("other").alias("s"))
 
 
-def test_it_is_what_spark_writes_and_the_verdict_compares_it(
+def test_the_explained_plan_is_what_spark_writes_and_the_verdict_compares_it(
     rows: DataFrame, tmp_path: Path
 ) -> None:
     for number, made in enumerate((counted(rows), joined(rows))):
@@ -68,7 +68,7 @@ def test_it_is_what_spark_writes_and_the_verdict_compares_it(
         assert message in text
 
 
-def test_what_cannot_be_explained_is_refused_in_one_sentence(
+def test_a_query_that_cannot_be_explained_is_refused_in_one_sentence(
     spark: SparkSession, rows: DataFrame, tmp_path: Path
 ) -> None:
     with pytest.raises(CannotExplain, match="no stream"):

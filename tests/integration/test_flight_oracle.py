@@ -53,7 +53,7 @@ SCHEMA = pa.schema(
 EXACT = {"missing": 0, "duplicated": 0, "different": 0}
 
 
-def test_the_right_answer_is_exact_whatever_lies_hidden_beside_it(
+def test_the_right_answer_is_exact_despite_hidden_files(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     write(tmp_path / "out" / ".prepared-x.parquet", ANSWER)
@@ -67,7 +67,7 @@ def test_the_right_answer_is_exact_whatever_lies_hidden_beside_it(
     assert counted(found["sql"]) == EXACT
 
 
-def test_what_is_missing_doubled_or_different_is_counted(
+def test_missing_doubled_and_different_rows_are_counted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     other = (*ANSWER[0][:5], 15.0000001, 7.0)

@@ -43,7 +43,7 @@ def started(spark: SparkSession, directory: Path, *, name: str) -> StreamingQuer
     return writer.option("checkpointLocation", str(directory)).start()
 
 
-def test_a_query_goes_on_while_its_dashboard_is_killed_hangs_and_fails(
+def test_a_query_continues_while_its_dashboard_is_killed_hangs_or_fails(
     spark: SparkSession, dashboard: Dashboard, tmp_path: Path
 ) -> None:
     listener = watch(spark, dashboard.url, "ftd_x")
@@ -91,7 +91,7 @@ def test_the_exception_of_a_query_that_fails_is_reported_with_its_class(
 
 
 @pytest.mark.parametrize("is_direct", [True, False])
-def test_a_progress_is_not_copied_field_by_field_unless_there_is_no_other_way(
+def test_a_progress_is_copied_field_by_field_only_as_a_last_resort(
     spark: SparkSession,
     dashboard: Dashboard,
     tmp_path: Path,

@@ -32,7 +32,7 @@ KEYS = 1_000
 STEP_S = 30.0
 
 
-def test_state_in_either_format_is_a_data_frame_with_the_rows_that_pandas_reads(
+def test_state_in_either_format_is_read_with_the_same_rows_as_by_pandas(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     data = write_events(tmp_path / "data")
@@ -52,7 +52,7 @@ def test_state_in_either_format_is_a_data_frame_with_the_rows_that_pandas_reads(
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-def test_an_incremental_checkpoint_of_either_backend_is_a_data_frame_too(
+def test_an_incremental_checkpoint_of_either_backend_is_read_as_a_data_frame(
     spark: SparkSession, tmp_path: Path, backend: str
 ) -> None:
     settings = {
@@ -113,7 +113,7 @@ def test_a_native_savepoint_of_rocksdb_in_an_object_store_is_read_state_by_state
     assert sorted(found[OPERATOR_STATE]) == [(key,) for key in range(USERS)]
 
 
-def test_what_is_not_there_is_refused_with_what_there_is_and_damage_is_named(
+def test_an_unknown_state_is_refused_with_the_known_ones_and_damage_is_named(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     point = savepoint_of_views(tmp_path, write_events(tmp_path / "data"))
@@ -134,7 +134,7 @@ def test_what_is_not_there_is_refused_with_what_there_is_and_damage_is_named(
 
 
 @pytest.mark.parametrize("damaged", ["rows", "manifest"])
-def test_the_driver_of_a_run_under_way_is_asked_to_read_a_point_that_is_damaged(
+def test_a_reader_that_finds_damage_asks_the_running_driver_to_read_the_point(
     spark: SparkSession, tmp_path: Path, damaged: str
 ) -> None:
     """Executors find damaged rows; the process that calls `read_state` finds a damaged manifest."""

@@ -51,7 +51,7 @@ def spark(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def test_a_fork_has_its_rows_in_other_partitions_and_goes_on_as_the_query_does(
+def test_a_repartitioned_fork_keeps_the_rows_and_continues_like_the_query(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Uses format 2; `test_structured_queries` uses format 1."""
@@ -102,7 +102,7 @@ def test_a_repartition_that_changes_a_row_is_undone(
     assert contents(checkpoint) == before
 
 
-def test_the_process_ends_when_the_one_that_asked_it_is_gone(tmp_path: Path) -> None:
+def test_the_process_ends_when_its_caller_is_gone(tmp_path: Path) -> None:
     question = {"location": str(tmp_path / "fork"), "batch_id": 3, "partitions": 3}
 
     ended = subprocess.run(

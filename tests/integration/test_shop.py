@@ -50,7 +50,9 @@ Place = Callable[..., list[str]]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_each_version_differs_from_the_next_one_as_it_says(version: str, tmp_path: Path) -> None:
+def test_each_version_of_the_shop_has_the_changes_that_it_announces(
+    version: str, tmp_path: Path
+) -> None:
     project = shop_project(tmp_path, version)
     flow, fraud = ((project / "shop" / name).read_text() for name in ("flow.py", "fraud.py"))
 
@@ -64,7 +66,9 @@ def test_each_version_differs_from_the_next_one_as_it_says(version: str, tmp_pat
     }
 
 
-def test_its_own_tests_pass_where_only_our_wheel_is(installed: Path, tmp_path: Path) -> None:
+def test_the_shops_own_tests_pass_with_only_our_wheel_installed(
+    installed: Path, tmp_path: Path
+) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:django", "-p", "no:cacheprovider"],
         cwd=shop_project(tmp_path, VERSIONS[-1]),

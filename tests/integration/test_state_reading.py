@@ -15,7 +15,7 @@ from pipelines.domain.errors import Rejected
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-def test_rows_by_key_and_what_differs_between_two_batches(
+def test_state_is_read_by_key_and_compared_between_two_batches(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "input").mkdir()

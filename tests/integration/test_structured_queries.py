@@ -78,7 +78,7 @@ def test_a_fork_of_a_query_that_reads_kafka_equals_one_that_never_took_the_wrong
 
 
 @pytest.mark.parametrize("store", ["hdfs", "rocksdb2"])
-def test_a_real_directory_is_healthy_and_a_rewind_by_hand_is_caught(
+def test_a_real_directory_is_healthy_and_a_manual_rewind_is_caught(
     spark: SparkSession, tmp_path: Path, store: str
 ) -> None:
     """The test deletes the newer offsets and commits, as people do."""
@@ -100,7 +100,7 @@ def test_a_real_directory_is_healthy_and_a_rewind_by_hand_is_caught(
     assert found == {Kind.ABANDONED_STATE, Kind.SOURCE_LOG_AHEAD}
 
 
-def test_a_rewind_by_hand_that_ran_on_has_mixed_timelines_and_a_fork_has_not(
+def test_a_manual_rewind_that_ran_on_mixes_timelines_and_a_fork_does_not(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """State of the abandoned batch 5 still exists when batch 5 is planned again."""
@@ -122,7 +122,7 @@ def test_a_rewind_by_hand_that_ran_on_has_mixed_timelines_and_a_fork_has_not(
 
 
 @pytest.mark.parametrize("behind", [3, 5])
-def test_a_pipeline_goes_on_behind_a_query_and_no_record_is_read_twice_or_left_out(
+def test_a_pipeline_continues_after_a_query_without_loss_or_repetition(
     spark: SparkSession, tmp_path: Path, behind: int
 ) -> None:
     inbox, checkpoint = tmp_path / "inbox", tmp_path / "checkpoint"
@@ -152,7 +152,7 @@ def test_a_pipeline_goes_on_behind_a_query_and_no_record_is_read_twice_or_left_o
 
 
 @pytest.mark.parametrize("behind", [1, 4, 11])
-def test_the_file_sink_of_a_fork_goes_on_in_a_new_place_past_its_compactions(
+def test_the_file_sink_of_a_fork_continues_elsewhere_past_its_compactions(
     spark: SparkSession, tmp_path: Path, behind: int
 ) -> None:
     inbox, checkpoint, output = (tmp_path / name for name in ("inbox", "checkpoint", "out"))
@@ -180,9 +180,7 @@ def test_the_file_sink_of_a_fork_goes_on_in_a_new_place_past_its_compactions(
     assert written == list(range((behind + 1) * FILE_ROWS, 18 * FILE_ROWS))
 
 
-def test_state_is_browsed_compared_and_dealt_to_other_partitions(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_state_is_browsed_compared_and_repartitioned(spark: SparkSession, tmp_path: Path) -> None:
     STORES["rocksdb"].apply(spark)
     query = query_in(tmp_path)
     checkpoint, wide = tmp_path / "checkpoint", tmp_path / "wide"

@@ -63,7 +63,7 @@ def test_the_documentation_is_built_from_the_wheel(installed: Path, tmp_path: Pa
     assert (site / "reference" / "settings" / "index.html").is_file()
 
 
-def test_without_a_checkout_the_home_is_where_data_of_a_user_belongs(
+def test_without_a_checkout_the_home_is_in_the_users_data_directory(
     installed: Path, tmp_path: Path
 ) -> None:
     ask = "from django.conf import settings; print(settings.FTDASH_HOME)"
@@ -90,7 +90,7 @@ def test_the_wheel_is_typed_licensed_and_starts_a_command(wheel: Path) -> None:
     assert [name for name in names if name.startswith(("tests/", "bench/"))] == []
 
 
-def test_what_is_tested_satisfies_what_the_package_asks_for() -> None:
+def test_the_tested_versions_satisfy_the_requirements_of_the_package() -> None:
     pinned = dict(re.findall(r"^([\w-]+)(?:\[.*\])?==(.*)$", requirements(), re.MULTILINE))
     pins = {canonicalize_name(name): pin for name, pin in pinned.items()}
     extras = [each for group in PROJECT["optional-dependencies"].values() for each in group]

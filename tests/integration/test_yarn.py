@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
         pytest.skip(str(why))
 
 
-def test_a_package_runs_on_yarn_without_being_installed_and_a_killed_slot_changes_nothing(
+def test_a_package_runs_on_yarn_without_installation_and_survives_a_kill(
     tmp_path: Path, cluster: Yarn
 ) -> None:
     code = added(tmp_path)
@@ -52,7 +52,7 @@ def test_a_package_runs_on_yarn_without_being_installed_and_a_killed_slot_change
         assert_ran(run, tmp_path, code, engine=FILE)
 
 
-def test_a_resource_manager_that_is_away_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+def test_an_unreachable_resource_manager_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
     with started_run(
         tmp_path,
         "orders",
@@ -68,7 +68,7 @@ def test_a_resource_manager_that_is_away_ends_the_run_with_a_sentence(tmp_path: 
     assert "YARN has not started the application of this run within 3 s" in ended.reason
 
 
-def test_a_run_that_finds_no_room_ends_with_a_sentence_and_obeys_a_cancellation(
+def test_a_run_without_room_ends_with_a_sentence_and_obeys_a_cancellation(
     tmp_path: Path,
 ) -> None:
     """YARN treats a cluster without a node like a full queue."""

@@ -8,7 +8,7 @@ INCREMENTS = "tests/contracts/test_state_increments.py"
 ON_DISK = "tests/unit/state/test_rocksdb_memory.py"
 LARGE_ROWS = (
     "tests/unit/state/test_row_codec.py"
-    "::test_large_rows_are_read_in_batches_of_some_bytes_and_in_little_more_memory"
+    "::test_large_rows_are_read_in_small_batches_with_bounded_memory"
 )
 
 CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
@@ -18,34 +18,31 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "pipelines/state/on_disk/rocksdb_table.py",
             "            self._room -= len(now)",
             "            self._room -= len(now)\n            now = now[1:]",
-            f"{ON_DISK}::test_a_filter_names_each_key_that_was_added_and_few_others",
+            f"{ON_DISK}::test_a_filter_finds_every_added_key_and_few_others",
         ),
         Mutant(
             "pipelines/state/on_disk/rocksdb_table.py",
             "return positions[self._filter.may_hold(hashes)]",
             "return positions",
-            f"{ON_DISK}::test_what_left_the_memory_is_found_and_what_never_was_there_is_not_looked_up_on"
-            "_disk",
+            f"{ON_DISK}::test_evicted_rows_are_found_and_new_keys_are_rarely_looked_up_on_disk",
         ),
         Mutant(
             "pipelines/state/on_disk/rocksdb_table.py",
             "        self._filter.add(self._hash_keys(keys, tuple(self._descriptor.key.names)))",
             "        pass",
-            f"{ON_DISK}::test_what_left_the_memory_is_found_and_what_never_was_there_is_not_looked_up_on"
-            "_disk",
+            f"{ON_DISK}::test_evicted_rows_are_found_and_new_keys_are_rarely_looked_up_on_disk",
         ),
         Mutant(
             "pipelines/state/on_disk/rocksdb_table.py",
             "        self._filter.on_unknown()",
             "        pass",
-            f"{INCREMENTS}::test_a_database_is_taken_over_as_it_is_and_goes_on",
+            f"{INCREMENTS}::test_a_database_is_taken_over_unchanged_and_later_cuts_build_on_it",
         ),
         Mutant(
             "pipelines/state/on_disk/rocksdb_table.py",
             "at = order[[value is not None for value in found]]",
             "at = np.flatnonzero([value is not None for value in found])",
-            f"{ON_DISK}::test_what_left_the_memory_is_found_and_what_never_was_there_is_not_looked_up_on"
-            "_disk",
+            f"{ON_DISK}::test_evicted_rows_are_found_and_new_keys_are_rarely_looked_up_on_disk",
         ),
     ),
     "an asynchronous request in flight is in the snapshot, and event time waits for its result": (
@@ -54,8 +51,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "for work in self._queue.unfinished():",
             "for work in self._queue.unfinished()[:0]:",
             (
-                "tests/unit/operators/test_async_map.py::test_requests_in_flight_are_in_the_snapshot"
-                "_and_are_asked_again"
+                "tests/unit/operators/test_async_map.py::"
+                "test_requests_in_flight_are_snapshotted_and_repeated_after_a_restore"
             ),
         ),
         Mutant(
@@ -63,8 +60,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "        self._entries.append(mark)",
             "        self._entries.appendleft(mark)",
             (
-                "tests/unit/operators/test_request_queue.py::test_results_stay_between_the_marks_of"
-                "_their_rows"
+                "tests/unit/operators/test_request_queue.py::"
+                "test_results_stay_between_the_watermarks_around_their_rows"
             ),
         ),
         Mutant(
@@ -118,20 +115,20 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
         ),
         Mutant(
             "pipelines/runtime/subtask/sources/reserving_reader.py",
-            ("return bool(self._ahead) and self._ahead[0].number <= self._granted.count"),
+            "return bool(self._ahead) and self._ahead[0].number <= self._granted.count",
             "return bool(self._ahead)",
             (
-                "tests/unit/runtime/subtask/test_reserving_reader.py::test_nothing_come"
-                "s_out_twice_whenever_the_attempt_dies"
+                "tests/unit/runtime/subtask/test_reserving_reader.py::"
+                "test_no_record_is_handed_out_twice_whenever_the_attempt_dies"
             ),
         ),
         Mutant(
             "pipelines/runtime/subtask/sources/reserving_reader.py",
-            ("return bool(self._ahead) and self._ahead[0].number <= self._granted.count"),
+            "return bool(self._ahead) and self._ahead[0].number <= self._granted.count",
             "return bool(self._ahead)",
             (
-                "tests/processes/test_modes.py::test_at_most_once_what_a_crash_catches_"
-                "on_its_way_is_lost_and_nothing_is_doubled"
+                "tests/processes/test_modes.py::"
+                "test_at_most_once_loses_records_in_flight_at_a_crash_and_doubles_none"
             ),
         ),
     ),
@@ -147,7 +144,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
         ),
         Mutant(
             "pipelines/runtime/subtask/sources/direct_reader.py",
-            ("[] if restored_watermark_ms is None else [Watermark(restored_watermark_ms)]"),
+            "[] if restored_watermark_ms is None else [Watermark(restored_watermark_ms)]",
             "[]",
             (
                 "tests/unit/runtime/subtask/test_direct_reader.py::test_event_time_of_a"
@@ -159,8 +156,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "marks = [] if watermark_ms is None else [Watermark(watermark_ms)]",
             "marks: list[Watermark] = []",
             (
-                "tests/unit/runtime/subtask/test_watermarks_in_flight.py::test_what_a_w"
-                "atermark_under_way_at_the_cut_made_due_is_due_after_a_restore"
+                "tests/unit/runtime/subtask/test_watermarks_in_flight.py::"
+                "test_windows_due_by_a_watermark_in_flight_fire_after_a_restore"
             ),
         ),
         Mutant(
@@ -177,8 +174,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "self._input_time.exchanges if is_time else self._exchanges",
             "self._exchanges",
             (
-                "tests/unit/runtime/subtask/test_assigned_time.py::test_what_is_behind_"
-                "sees_the_assigned_time_and_what_is_beside_sees_the_input_s"
+                "tests/unit/runtime/subtask/test_assigned_time.py::"
+                "test_downstream_sees_the_assigned_time_and_siblings_see_the_input_time"
             ),
         ),
     ),
@@ -188,8 +185,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "self._reached_ms = max(self._reached_ms, now_ms)",
             "self._reached_ms = now_ms",
             (
-                "tests/unit/stream/test_more_windows.py::test_windows_of_processing_tim"
-                "e_hold_what_came_in_them_over_restores"
+                "tests/unit/stream/test_more_windows.py::"
+                "test_processing_time_windows_keep_their_rows_over_restores"
             ),
         ),
     ),
@@ -208,8 +205,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "published = link_if_absent(temporary, directory / MANIFEST)",
             "published = os.replace(temporary, directory / MANIFEST) is None",
             (
-                "tests/contracts/test_checkpoint_store.py::test_publishing_the_same_aga"
-                "in_is_recognised"
+                "tests/contracts/test_checkpoint_store.py::"
+                "test_publishing_the_same_manifest_again_is_recognised"
             ),
         ),
     ),
@@ -223,17 +220,17 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
             "            same",
             (
-                "tests/unit/runtime/master/test_crash_at_every_step.py::test_a_death_at"
-                "_any_step_leaves_the_newest_point_or_the_one_before_and_then_no_litter"
+                "tests/unit/runtime/master/test_crash_at_every_step.py::"
+                "test_a_death_at_any_step_leaves_the_last_or_previous_point_and_no_litter"
             ),
         ),
         Mutant(
             "pipelines/storage/filesystem.py",
-            ("                file.flush()\n                os.fsync(file.fileno())\n"),
+            "                file.flush()\n                os.fsync(file.fileno())\n",
             "",
             (
-                "tests/unit/runtime/master/test_crash_at_every_step.py::test_a_death_at"
-                "_any_step_leaves_the_newest_point_or_the_one_before_and_then_no_litter"
+                "tests/unit/runtime/master/test_crash_at_every_step.py::"
+                "test_a_death_at_any_step_leaves_the_last_or_previous_point_and_no_litter"
             ),
         ),
         Mutant(
@@ -245,17 +242,17 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
             "            file.write(piece)\n        file.flush()\n",
             (
-                "tests/unit/runtime/master/test_crash_at_every_step.py::test_a_death_at"
-                "_any_step_leaves_the_newest_point_or_the_one_before_and_then_no_litter"
+                "tests/unit/runtime/master/test_crash_at_every_step.py::"
+                "test_a_death_at_any_step_leaves_the_last_or_previous_point_and_no_litter"
             ),
         ),
         Mutant(
             "pipelines/storage/filesystem.py",
-            ("            written_bytes = native.tell()\n        os.fsync(file.fileno())\n"),
+            "            written_bytes = native.tell()\n        os.fsync(file.fileno())\n",
             "            written_bytes = native.tell()\n",
             (
-                "tests/unit/runtime/master/test_crash_at_every_step.py::test_a_death_at"
-                "_any_step_leaves_the_newest_point_or_the_one_before_and_then_no_litter"
+                "tests/unit/runtime/master/test_crash_at_every_step.py::"
+                "test_a_death_at_any_step_leaves_the_last_or_previous_point_and_no_litter"
             ),
         ),
         Mutant(
@@ -263,9 +260,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             '            if self._files.exists(prefix, f"{name}/{MANIFEST}")\n',
             "",
             (
-                "tests/unit/runtime/master/test_crash_at_every_request.py::test_a_death"
-                "_at_any_request_leaves_the_newest_complete_checkpoint_and_then_no_litt"
-                "er"
+                "tests/unit/runtime/master/test_crash_at_every_request.py::"
+                "test_a_death_at_any_request_leaves_the_newest_point_and_no_litter"
             ),
         ),
     ),
@@ -275,8 +271,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "if stopping is None or not stopping.cancels_run:",
             "if True:",
             (
-                "tests/unit/runtime/test_stopping.py::test_a_commit_that_fails_is_made_"
-                "up_for_and_nothing_more_is_read"
+                "tests/unit/runtime/test_stopping.py::"
+                "test_a_failed_commit_is_retried_without_reading_more_records"
             ),
         ),
     ),
@@ -306,8 +302,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "        return [copy_of(each) for each in value]",
             "        return value",
             (
-                "tests/unit/operators/test_state_copies.py::test_only_what_was_put_is_r"
-                "ead_whatever_is_changed_in_place"
+                "tests/unit/operators/test_state_copies.py::"
+                "test_in_place_changes_to_values_never_reach_the_state"
             ),
         ),
     ),
@@ -317,21 +313,21 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "            and self._is_in_time(channel, records.batch)\n",
             "",
             (
-                "tests/unit/channels/test_coalescing.py::test_a_record_that_is_late_beh"
-                "ind_a_watermark_stays_behind_it"
+                "tests/unit/channels/test_coalescing.py::"
+                "test_a_late_record_stays_behind_the_watermark_that_made_it_late"
             ),
         ),
         Mutant(
             "pipelines/channels/gate.py",
-            ("if not run.try_take(inlet.channel, element, cost_bytes):\n                    break"),
+            "if not run.try_take(inlet.channel, element, cost_bytes):\n                    break",
             (
                 "if not run.try_take(inlet.channel, element, cost_bytes):\n"
                 "                    inlet.elements.rotate(-1)\n"
                 "                    break"
             ),
             (
-                "tests/unit/channels/test_coalescing.py::test_channels_take_turns_where"
-                "_one_fills_a_run"
+                "tests/unit/channels/test_coalescing.py::"
+                "test_channels_take_turns_when_one_alone_fills_a_run"
             ),
         ),
     ),
@@ -348,8 +344,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
             "            self._pieces.end()\n",
             (
-                "tests/unit/runtime/subtask/test_work_pieces.py::test_a_snapshot_holds_n"
-                "o_piece_without_the_others"
+                "tests/unit/runtime/subtask/test_work_pieces.py::"
+                "test_a_snapshot_never_separates_the_pieces_of_a_batch"
             ),
         ),
         Mutant(
@@ -357,8 +353,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "            found.append((origins, shared))",
             "            found.append((origins, count))",
             (
-                "tests/unit/runtime/subtask/test_work_pieces.py::test_pieces_are_the_bat"
-                "ch_and_each_row_comes_from_where_it_came"
+                "tests/unit/runtime/subtask/test_work_pieces.py::"
+                "test_pieces_add_up_to_the_batch_and_each_row_keeps_its_origin"
             ),
         ),
         Mutant(
@@ -377,26 +373,26 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "self._pace = self._paces[inlet.channel]",
             "self._pace = next(iter(self._paces.values()))",
             (
-                "tests/unit/channels/test_debloating.py::test_each_input_of_an_operator"
-                "_holds_what_is_consumed_of_it_in_time"
+                "tests/unit/channels/test_debloating.py::"
+                "test_each_input_of_an_operator_has_a_window_for_its_own_cost"
             ),
         ),
         Mutant(
             "pipelines/channels/credit.py",
-            ("window_ms = max(self._debloating.target_ms / self._channel_count, ROUND_TRIPS_MS)"),
+            "window_ms = max(self._debloating.target_ms / self._channel_count, ROUND_TRIPS_MS)",
             "window_ms = self._debloating.target_ms",
             (
-                "tests/unit/channels/test_debloating.py::test_what_all_channels_hold_is"
-                "_consumed_in_about_the_target_time"
+                "tests/unit/channels/test_debloating.py::"
+                "test_queued_data_of_all_channels_is_consumed_in_about_the_target_time"
             ),
         ),
         Mutant(
             "pipelines/channels/gate.py",
-            ("surplus = min(self.granted_bytes - window_bytes, self.credit_due_bytes)"),
-            ("surplus = min(max(0, self.granted_bytes - window_bytes), self.credit_due_bytes)"),
+            "surplus = min(self.granted_bytes - window_bytes, self.credit_due_bytes)",
+            "surplus = min(max(0, self.granted_bytes - window_bytes), self.credit_due_bytes)",
             (
-                "tests/unit/channels/test_debloating.py::test_a_channel_whose_window_ch"
-                "anges_goes_on_to_its_end_in_order"
+                "tests/unit/channels/test_debloating.py::"
+                "test_a_channel_delivers_everything_in_order_while_its_window_changes"
             ),
         ),
         Mutant(
@@ -404,8 +400,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "            self.window_bytes = wanted_bytes\n",
             "            self.window_bytes = self._capacity_bytes\n",
             (
-                "tests/processes/test_small_records.py::test_an_aligned_checkpoint_wait"
-                "s_for_what_its_reader_handles_within_the_target"
+                "tests/processes/test_small_records.py::"
+                "test_few_small_records_are_in_flight_before_an_aligned_barrier"
             ),
         ),
     ),
@@ -433,8 +429,9 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "hashes = [NULL_HASH if v is None else xxhash.xxh64_intdigest(v) for v in values]",
             "hashes = [number for number, _ in enumerate(values)]",
             (
-                "tests/contracts/test_keyed_state.py::test_states_are_dictionaries_thro"
-                "ugh_time_snapshots_and_rescaling[hashmap-0-for ever]"
+                "tests/contracts/test_keyed_state.py::"
+                "test_states_match_dictionaries_over_time_snapshots_and_rescaling[hashm"
+                "ap-0-for ever]"
             ),
         ),
         Mutant(
@@ -442,23 +439,23 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "Taken(old, (subtask - start) % parallelism, parallelism)",
             "Taken(old, subtask, parallelism)",
             (
-                "tests/unit/domain/test_redistribution.py::test_every_element_of_a_spli"
-                "t_list_goes_to_exactly_one_subtask_and_shares_are_even"
+                "tests/unit/domain/test_redistribution.py::"
+                "test_each_element_of_a_split_list_goes_to_one_subtask_in_even_shares"
             ),
         ),
         Mutant(
             "pipelines/state/hashing.py",
             "    mixed *= _MIX_1\n",
             "",
-            ("tests/unit/state/test_hashing.py::test_the_hash_of_a_value_never_changes"),
+            "tests/unit/state/test_hashing.py::test_the_hash_of_a_value_never_changes",
         ),
         Mutant(
             "pipelines/state/hashing.py",
             "hashes = [NULL_HASH if v is None else xxhash.xxh64_intdigest(v) for v in values]",
             "hashes = [number for number, _ in enumerate(values)]",
             (
-                "tests/contracts/test_awkward_keys.py::test_every_key_is_told_from_its_"
-                "likes_and_found_again_at_another_parallelism"
+                "tests/contracts/test_awkward_keys.py::"
+                "test_similar_keys_stay_distinct_and_are_found_at_another_parallelism"
             ),
         ),
     ),
@@ -468,8 +465,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "            check_same_topic(split, ids[topics[split.name]])\n",
             "            pass\n",
             (
-                "tests/contracts/test_kafka_topics.py::test_no_cut_holds_what_was_read_"
-                "of_a_topic_made_anew_while_the_run_was_away"
+                "tests/contracts/test_kafka_topics.py::"
+                "test_a_cut_refuses_records_of_a_topic_that_was_recreated_meanwhile"
             ),
         ),
         Mutant(
@@ -477,8 +474,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "            self._reader.confirm()\n",
             "            pass\n",
             (
-                "tests/unit/runtime/subtask/test_source_feed.py::test_no_snapshot_holds"
-                "_positions_in_a_split_that_is_another_one_now"
+                "tests/unit/runtime/subtask/test_source_feed.py::"
+                "test_no_snapshot_stores_positions_of_a_split_that_was_replaced"
             ),
         ),
     ),
@@ -487,19 +484,13 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "pipelines/lab/report.py",
             "doubled=int(np.maximum(times - 1, 0).sum()),",
             "doubled=0,",
-            (
-                "tests/unit/lab/test_measures.py::test_a_view_that_comes_twice_does_not"
-                "_hide_one_that_is_lost"
-            ),
+            "tests/unit/lab/test_measures.py::test_a_duplicate_view_does_not_hide_a_lost_one",
         ),
         Mutant(
             "pipelines/protocol/alignment.py",
             "if not self._arrived or self._arrived != self._open:",
             "if not self._arrived:",
-            (
-                "tests/processes/test_lab.py::test_every_mode_keeps_what_it_promises_an"
-                "d_no_more_than_that"
-            ),
+            "tests/processes/test_lab.py::test_every_mode_keeps_exactly_its_promise",
         ),
     ),
     (
@@ -510,10 +501,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "pipelines/state/in_memory/chains.py",
             "SLICE_BITS = 16",
             "SLICE_BITS = 15",
-            (
-                f"{INCREMENTS}"
-                "::test_a_table_of_several_slices_is_whole_when_its_first_files_have_been_replaced"
-            ),
+            f"{INCREMENTS}::test_a_sliced_table_is_complete_after_its_first_files_are_replaced",
         ),
         Mutant(
             "pipelines/state/in_memory/chains.py",
@@ -557,7 +545,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "if again_bytes < 0:",
             (
                 f"{INCREMENTS}"
-                "::test_no_checkpoint_of_a_list_that_grows_writes_much_more_than_what_came"
+                "::test_no_checkpoint_of_a_growing_list_writes_much_more_than_the_new_rows"
             ),
         ),
     ),
@@ -595,19 +583,19 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "pipelines/state/in_memory/key_rows.py",
             "        self._move(min(MOVED_SLOTS_MAX, ",
             "        self._move(max(MOVED_SLOTS_MAX, ",
-            f"{KEY_INDEX}::test_a_table_that_has_become_full_is_left_a_few_keys_at_a_time",
+            f"{KEY_INDEX}::test_keys_leave_a_full_table_a_few_at_a_time",
         ),
         Mutant(
             "pipelines/state/in_memory/key_rows.py",
             "        self._rows[part][held] = ~_DELETED\n",
             "",
-            f"{KEY_INDEX}::test_it_equals_a_dictionary_over_random_operations",
+            f"{KEY_INDEX}::test_the_index_equals_a_dictionary_over_random_operations",
         ),
         Mutant(
             "pipelines/state/in_memory/key_rows.py",
             "            if self._old.live:  #",
             "            if False:  #",
-            f"{KEY_INDEX}::test_it_equals_a_dictionary_over_random_operations",
+            f"{KEY_INDEX}::test_the_index_equals_a_dictionary_over_random_operations",
         ),
     ),
     "subtasks yield the processor to the threads that write checkpoints as far as the settings say,"
@@ -632,7 +620,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "if self._written % LOOK_EVERY == 0:",
             (
                 "tests/unit/state/test_sorted_files.py"
-                "::test_a_list_that_grows_does_not_leave_a_file_for_every_increment"
+                "::test_a_growing_list_does_not_leave_a_file_for_every_increment"
             ),
         ),
         Mutant(
@@ -641,7 +629,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "",
             (
                 "tests/unit/state/test_sorted_files.py"
-                "::test_a_list_that_grows_does_not_leave_a_file_for_every_increment"
+                "::test_a_growing_list_does_not_leave_a_file_for_every_increment"
             ),
         ),
     ),

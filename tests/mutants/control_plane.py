@@ -20,22 +20,19 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/deployment/starting.py",
             "doctor.migrations, doctor.key_in_use)",
             "doctor.migrations)",
-            (
-                f"{STARTING}::test_a_sound_installation_starts_and_each_part_that_is_broken_keeps_"
-                "it_from_that"
-            ),
+            f"{STARTING}::test_a_sound_installation_starts_and_each_broken_part_prevents_it",
         ),
         Mutant(
             "ftdash/deployment/starting.py",
             "if name in (WORKER, BEAT):",
             "if name == WORKER:",
-            f"{STARTING}::test_only_what_a_process_needs_itself_hinders_it",
+            f"{STARTING}::test_only_a_part_that_a_process_needs_prevents_its_start",
         ),
         Mutant(
             "ftdash/__main__.py",
             "except ImproperlyConfigured as trouble:",
             "except KeyError as trouble:",
-            f"{STARTING}::test_a_setting_that_makes_no_sense_ends_every_command_with_one_line",
+            f"{STARTING}::test_an_invalid_setting_ends_a_process_with_one_line",
         ),
     ),
     "of processes that start together on a new home, all have the same secret key": (
@@ -51,13 +48,13 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/deployment/units.py",
             '"account": server.account,',
             '"account": "root",',
-            f"{DEPLOYED}::test_no_process_is_root_and_each_gets_the_secrets_that_there_are",
+            f"{DEPLOYED}::test_no_process_runs_as_root_and_each_gets_the_existing_secrets",
         ),
         Mutant(
             "ftdash/deployment/units.py",
             "PRIVATE = 0o600",
             "PRIVATE = 0o644",
-            f"{DEPLOYED}::test_only_root_reads_the_environment_and_it_is_never_replaced",
+            f"{DEPLOYED}::test_only_root_reads_the_environment_file_which_is_never_replaced",
         ),
         Mutant(
             "ftdash/deployment/units.py",
@@ -71,13 +68,13 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/logs.py",
             "if headers is not None and _request.get():",
             "if False:",
-            (f"{TOLD}::test_what_a_worker_says_has_the_id_of_the_request_that_sent_the_errand"),
+            f"{TOLD}::test_the_log_of_a_worker_has_the_id_of_the_request_that_sent_the_errand",
         ),
         Mutant(
             "ftdash/logs.py",
             '"message": masked(record.getMessage()),',
             '"message": record.getMessage(),',
-            f"{TOLD}::test_a_line_is_one_line_without_secrets",
+            f"{TOLD}::test_a_log_record_is_one_json_line_without_secrets",
         ),
     ),
     "a checkpoint and a recovery are one span each; rows that are built again send none": (
@@ -85,7 +82,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/telemetry.py",
             "if traced is None or time.time() * 1000 - end_ms > OLDEST_MS:",
             "if traced is None:",
-            f"{TOLD}::test_rows_that_are_built_again_send_no_span_again",
+            f"{TOLD}::test_old_checkpoints_send_no_span",
         ),
         Mutant(
             "ftdash/telemetry.py",
@@ -99,7 +96,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/settings.py",
             "    if value and file:\n",
             "    if False:\n",
-            f"{STARTING}::test_a_secret_that_is_doubled_or_absent_is_an_error",
+            f"{STARTING}::test_a_secret_given_twice_or_missing_is_an_error",
         ),
     ),
     "the company's sign-in gives the role of today's groups, and opens no local account": (
@@ -107,7 +104,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/accounts/company.py",
             "if role_of(user) is not role:",
             "if False:",
-            ("tests/web/test_company_sign_in.py::test_the_groups_of_today_decide_the_role"),
+            "tests/web/test_company_sign_in.py::test_the_current_groups_decide_the_role",
         ),
         Mutant(
             "ftdash/accounts/company.py",
@@ -115,7 +112,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "            pass\n",
             (
                 "tests/web/test_company_sign_in.py"
-                "::test_who_lost_all_groups_stays_out_and_is_signed_out_elsewhere"
+                "::test_a_person_who_lost_all_groups_is_refused_and_signed_out_elsewhere"
             ),
         ),
         Mutant(
@@ -124,7 +121,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "filter(username=identity.name).exists()",
             (
                 "tests/web/test_company_sign_in.py"
-                "::test_no_name_of_the_company_opens_a_local_account"
+                "::test_a_company_name_does_not_open_a_local_account_of_that_name"
             ),
         ),
         Mutant(
@@ -133,7 +130,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "is None:",
             (
                 "tests/web/test_company_sign_in.py"
-                "::test_a_link_that_asks_for_more_than_a_sign_in_gets_nothing"
+                "::test_a_link_that_asks_for_more_than_a_sign_in_is_refused"
             ),
         ),
     ),
@@ -144,7 +141,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "if False and",
             (
                 "tests/web/test_proxy_sign_in.py"
-                "::test_a_client_that_is_no_trusted_proxy_cannot_name_itself"
+                "::test_the_header_is_dropped_unless_a_trusted_proxy_sends_it"
             ),
         ),
         Mutant(
@@ -153,7 +150,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             " in self._naming",
             (
                 "tests/web/test_proxy_sign_in.py"
-                "::test_a_client_that_is_no_trusted_proxy_cannot_name_itself"
+                "::test_the_header_is_dropped_unless_a_trusted_proxy_sends_it"
             ),
         ),
         Mutant(
@@ -162,7 +159,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "        if",
             (
                 "tests/web/test_proxy_sign_in.py"
-                "::test_a_session_lasts_as_long_as_the_proxy_names_its_person"
+                "::test_a_session_lasts_only_while_the_proxy_names_its_user"
             ),
         ),
     ),
@@ -173,7 +170,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "",
             (
                 "tests/web/test_second_factor.py"
-                "::test_what_an_admin_requires_holds_for_everyone_with_a_password"
+                "::test_a_required_second_factor_applies_to_everyone_with_a_password"
             ),
         ),
         Mutant(
@@ -182,7 +179,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "    note_session",
             (
                 "tests/web/test_second_factor.py"
-                "::test_what_an_admin_requires_holds_for_everyone_with_a_password"
+                "::test_a_required_second_factor_applies_to_everyone_with_a_password"
             ),
         ),
     ),
@@ -191,13 +188,13 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/accounts/audit_chain.py",
             "if entry.previous != before:",
             "if False:",
-            ("tests/web/test_audit_log.py::test_the_entry_behind_one_that_was_removed_is_named"),
+            "tests/web/test_audit_log.py::test_the_entry_after_a_removed_one_is_named",
         ),
         Mutant(
             "ftdash/accounts/audit_chain.py",
             "entry.detail, entry.reason, entry.refusal)",
             "entry.reason, entry.refusal)",
-            "tests/web/test_audit_log.py::test_an_entry_that_was_changed_is_named",
+            "tests/web/test_audit_log.py::test_a_changed_entry_is_named",
         ),
         Mutant(
             "ftdash/accounts/services.py",
@@ -224,8 +221,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "unneeded = [each for each in old if not needed_by(each)]",
             "unneeded = old",
             (
-                "tests/web/test_package_retention.py::test_the_sweep_deletes_what_nothing_needs_and"
-                "_leaves_new_packages"
+                "tests/web/test_package_retention.py::"
+                "test_the_sweep_deletes_unneeded_packages_but_leaves_new_ones"
             ),
         ),
         Mutant(
@@ -233,8 +230,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "now_s - store.added_s(each) > KEPT_NEW_S",
             "True",
             (
-                "tests/web/test_package_retention.py::test_the_sweep_deletes_what_nothing_needs_and"
-                "_leaves_new_packages"
+                "tests/web/test_package_retention.py::"
+                "test_the_sweep_deletes_unneeded_packages_but_leaves_new_ones"
             ),
         ),
     ),
@@ -247,8 +244,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             '_started(row, "back", row.old_code)',
             '_started(row, "back", row.new_code)',
             (
-                "tests/web/test_upgrades.py::test_it_goes_back_to_the_code_before_when_the_new_run"
-                "_fails"
+                "tests/web/test_upgrades.py::"
+                "test_an_upgrade_goes_back_to_the_previous_code_when_the_new_run_fails"
             ),
         ),
         Mutant(
@@ -264,18 +261,15 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/upgrades/services.py",
             "done.count() if status is JobStatus.RUNNING else 0",
             "done.count()",
-            (
-                "tests/web/test_upgrades.py::test_an_attempt_that_restarts_is_not_taken_for_one_tha"
-                "t_runs"
-            ),
+            "tests/web/test_upgrades.py::test_a_restarting_attempt_does_not_count_as_running",
         ),
         Mutant(
             "ftdash/upgrades/decision.py",
             "    if new is None or not new.status.is_terminal:",
             "    if new is None:",
             (
-                "tests/web/test_upgrades.py::test_it_ends_a_new_run_that_completes_too_few_checkpoi"
-                "nts_in_time"
+                "tests/web/test_upgrades.py::"
+                "test_an_upgrade_cancels_a_new_run_with_too_few_checkpoints_in_time"
             ),
         ),
         Mutant(
@@ -296,18 +290,15 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "pipelines/operators/user_metrics.py",
             "        if len(self._metrics) >= METRICS_MAX:",
             "        if False:",
-            (
-                "tests/unit/operators/test_user_metrics.py::test_names_made_from_data_are_stopped_"
-                "at_a_bound"
-            ),
+            "tests/unit/operators/test_user_metrics.py::test_the_number_of_metric_names_is_bounded",
         ),
         Mutant(
             "pipelines/operators/user_metrics.py",
             "    except Exception as error:  # an author's code",
             "    except ValueError as error:  # an author's code",
             (
-                "tests/unit/operators/test_user_metrics.py::test_a_gauge_gives_a_number_or_why_the"
-                "re_is_none"
+                "tests/unit/operators/test_user_metrics.py::"
+                "test_a_gauge_gives_a_number_or_the_reason_why_not"
             ),
         ),
         Mutant(
@@ -325,7 +316,9 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "pipelines/bus/run_log.py",
             "self._path(old).unlink(missing_ok=True)",
             "pass",
-            ("tests/unit/bus/test_run_log.py::test_a_log_never_takes_more_than_its_files"),
+            (
+                "tests/unit/bus/test_run_log.py::test_a_log_keeps_a_bounded_number_of_files_of_bounded_size"
+            ),
         ),
         Mutant(
             "pipelines/runtime/logged_lines.py",
@@ -342,7 +335,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "pipelines/domain/texts.py",
             "    for secret in sorted(_revealed, key=len, reverse=True):",
             "    for secret in sorted(_revealed, key=len):",
-            "tests/unit/domain/test_masking.py::test_a_secret_that_holds_another_is_hidden_whole",
+            "tests/unit/domain/test_masking.py::test_a_secret_that_contains_another_is_masked_whole",
         ),
         Mutant(
             "pipelines/stream/parameters.py",
@@ -385,7 +378,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "        self._shows_keys = True\n",
             (
                 "tests/unit/runtime/subtask/test_key_sampling.py::"
-                "test_without_the_setting_no_value_of_a_key_leaves_the_batch"
+                "test_without_the_setting_the_sampler_reports_no_key_values"
             ),
         ),
     ),
@@ -397,7 +390,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "bench/soak/answers.py",
             "        self.lost |= self.seen - by_name.keys()\n",
             "",
-            "tests/unit/test_soak.py::test_a_row_that_goes_again_is_lost_though_it_comes_back",
+            "tests/unit/test_soak.py::test_a_row_that_disappears_counts_as_lost_even_if_it_returns",
         ),
         Mutant(
             "bench/soak/answers.py",
@@ -425,7 +418,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             '(("execution.poison-records.policy", "fail"),)',
             (
                 "tests/bench/test_drill.py"
-                "::test_a_person_reads_each_incident_on_the_fleet_page_and_takes_its_next_step"
+                "::test_the_fleet_page_names_each_incident_and_its_next_step"
             ),
         ),
     ),
@@ -437,7 +430,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/settings.py",
             "SILENT_AFTER_S = 8.0",
             "SILENT_AFTER_S = 3.0",
-            "tests/web/test_honesty.py::test_who_is_late_on_a_busy_machine_is_not_silent_yet",
+            "tests/web/test_honesty.py::test_a_process_that_is_late_on_a_busy_machine_is_not_silent_yet",
         ),
         Mutant(
             "ftdash/runs/queries/freshness.py",
@@ -453,14 +446,14 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "return max(0.0, written.st_mtime - newest.at_ms / 1000)",
             "return 0.0",
             "tests/web/test_clock_steps.py"
-            "::test_a_driver_whose_clock_was_set_back_is_not_silent_but_its_clock_is_off",
+            "::test_a_driver_whose_clock_was_set_back_is_reported_as_clock_off",
         ),
         Mutant(
             "ftdash/projection/projector.py",
             "if segment.base + written.st_size != offset:",
             "if False:",
             "tests/web/test_clock_steps.py"
-            "::test_a_journal_that_is_read_late_says_nothing_about_clocks",
+            "::test_a_journal_read_late_does_not_count_as_a_clock_difference",
         ),
     ),
     "a run whose points do not fit its code fails before it waits for slots": (
@@ -481,7 +474,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "return Boolean(lost);",
             "return false;",
             "tests/web/test_browser.py"
-            "::test_a_button_under_the_cursor_stays_until_the_cursor_has_gone",
+            "::test_a_button_under_the_cursor_stays_until_the_cursor_leaves",
         ),
     ),
     (
@@ -500,7 +493,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "worst = max(means, key=lambda subtask: means[subtask])",
             "worst = min(means, key=lambda subtask: means[subtask])",
             "tests/unit/metrics/test_load_rules.py::"
-            "test_the_subtask_that_works_while_its_neighbours_wait_is_named_with_its_key",
+            "test_a_busy_subtask_with_idle_neighbours_is_named_with_its_key_group",
         ),
     ),
     "the sentence on a checkpoint blames the subtask in whose queue the barrier stood": (
@@ -509,7 +502,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "return self.queued_ms >= self.phase_ms / 2",
             "return False",
             "tests/web/test_ui_figures.py::"
-            "test_a_barrier_that_stood_in_the_slow_subtasks_own_queue_does_not_blame_its_sender",
+            "test_a_barrier_in_the_slow_subtasks_own_queue_is_not_blamed_on_the_sender",
         ),
     ),
     (
@@ -526,7 +519,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "execution.poison-records.policy: quarantine",
             "pipeline.quarantine.policy: quarantine",
             "tests/web/test_incidents.py::"
-            "test_a_setting_that_is_named_exists_and_takes_the_value_that_is_given",
+            "test_settings_named_in_advice_exist_and_accept_the_given_values",
         ),
     ),
     "building a pipeline contacts no server, and a start asks every target": (
@@ -540,7 +533,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "pipelines/stream/pipeline.py",
             "                sink.validate(schema)",
             "                pass",
-            "tests/unit/connectors/test_building.py::test_a_start_does_ask_the_target",
+            "tests/unit/connectors/test_building.py::test_a_start_contacts_the_target",
         ),
     ),
     "a slot runs the code that the run's manifests name, whatever is installed under its name": (
@@ -549,8 +542,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "    if found != code.sha256:",
             "    if False:",
             (
-                "tests/unit/runtime/slot/test_sent_code.py::test_a_slot_refuses_other_code_under_th"
-                "e_name_of_the_wheel"
+                "tests/unit/runtime/slot/test_sent_code.py::"
+                "test_a_slot_refuses_a_wheel_with_the_right_name_but_other_code"
             ),
         ),
         Mutant(
@@ -558,8 +551,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "        sys.meta_path.insert(0, self)",
             "        sys.meta_path.append(self)",
             (
-                "tests/unit/packages/test_loading.py::test_the_shipped_code_runs_although_an_instal"
-                "led_one_was_imported"
+                "tests/unit/packages/test_loading.py::"
+                "test_the_shipped_code_runs_even_if_an_installed_copy_was_imported"
             ),
         ),
         Mutant(
@@ -587,8 +580,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             'if flow.startswith("pipelines.")]',
             'if flow == "pipelines."]',
             (
-                "tests/unit/packages/test_engine.py::test_a_slot_runs_and_finds_the_pipelines_of_the"
-                "_engine_in_the_archive_alone"
+                "tests/unit/packages/test_engine.py::"
+                "test_the_archive_alone_holds_the_slot_and_the_declared_pipelines"
             ),
         ),
         Mutant(
@@ -607,8 +600,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "    except (Exception, SystemExit) as error:",
             "    except ImportError as error:",
             (
-                "tests/unit/flows/test_finding.py::test_an_error_in_the_authors_module_is_one_sent"
-                "ence_with_the_traceback"
+                "tests/unit/flows/test_finding.py::"
+                "test_an_error_in_the_authors_module_is_reported_with_its_traceback"
             ),
         ),
         Mutant(
@@ -616,8 +609,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "begin = each.tb_next",
             "pass",
             (
-                "tests/unit/stream/test_declaration.py::test_an_exception_of_the_authors_is_a_sent"
-                "ence_with_the_traceback"
+                "tests/unit/stream/test_declaration.py::"
+                "test_an_exception_of_the_author_becomes_a_sentence_with_its_traceback"
             ),
         ),
         Mutant(
@@ -625,8 +618,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "    except Rejected as problem:",
             "    except MemoryError as problem:",
             (
-                "tests/web/test_own_flows.py::test_a_broken_pipeline_shows_its_traceback_and_the_o"
-                "thers_can_be_started"
+                "tests/web/test_own_flows.py::"
+                "test_a_broken_pipeline_shows_its_traceback_and_does_not_block_the_others"
             ),
         ),
     ),
@@ -636,21 +629,21 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "if now_s - rising.since_s < band.fire_after_s:",
             "if False:",
             (
-                "tests/unit/alerts/test_hysteresis.py::test_it_fires_and_clears_when_th"
-                "e_history_says_so_and_at_no_other_time"
+                "tests/unit/alerts/test_hysteresis.py::"
+                "test_an_alert_fires_and_clears_exactly_when_the_history_requires_it"
             ),
         ),
         Mutant(
             "ftdash/alerts/evaluation.py",
-            ("    if now <= row.at <= timezone.now():\n        return False\n"),
+            "    if now <= row.at <= timezone.now():\n        return False\n",
             "",
-            ("tests/web/test_alert_evaluation.py::test_readings_that_come_late_are_not_judged"),
+            "tests/web/test_alert_evaluation.py::test_late_readings_are_not_judged",
         ),
         Mutant(
             "ftdash/alerts/evaluation.py",
             "        _keep_standings(judged)\n",
             "",
-            ("tests/web/test_alert_evaluation.py::test_an_alert_fires_once_and_clears_once"),
+            "tests/web/test_alert_evaluation.py::test_an_alert_fires_once_and_clears_once",
         ),
     ),
     (
@@ -662,8 +655,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "        if not alert.is_sent and silence_of(alert, silent) is None:\n",
             "        if False:\n",
             (
-                "tests/web/test_alerts_and_incidents.py::test_under_any_silences_no_end_comes_witho"
-                "ut_a_beginning_and_no_message_is_lost"
+                "tests/web/test_alerts_and_incidents.py::"
+                "test_no_silence_loses_a_message_or_sends_an_end_without_a_beginning"
             ),
         ),
         Mutant(
@@ -680,21 +673,21 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             " and each.pipeline_id in (None, alert.pipeline_id)",
             "",
             (
-                "tests/web/test_alerts_and_incidents.py::test_a_silence_of_something_else_holds_not"
-                "hing_back"
+                "tests/web/test_alerts_and_incidents.py::"
+                "test_a_silence_of_another_rule_or_pipeline_holds_nothing_back"
             ),
         ),
         Mutant(
             "ftdash/alerts/evaluation.py",
             "        if each.query_id is None and each.flink_cluster_id is None\n",
             "",
-            f"{TROUBLED}::test_a_silence_of_a_query_holds_no_alert_of_a_pipeline_back",
+            f"{TROUBLED}::test_a_silence_of_a_query_does_not_hold_back_alerts_of_a_pipeline",
         ),
         Mutant(
             "ftdash/alerts/evaluation.py",
             "        if each.query_id in (None, query) and each.flink_cluster_id",
             "        if each.flink_cluster_id",
-            f"{TROUBLED}::test_a_silence_of_something_else_holds_no_message_about_the_query_back",
+            f"{TROUBLED}::test_a_silence_of_another_subject_does_not_hold_back_the_message",
         ),
     ),
     "an alert names the open incident that explains it, and shows the current value": (
@@ -712,8 +705,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "    return Cause(row.cause) in OF_FAILURES, row.last_at.timestamp()",
             "    return True, -row.last_at.timestamp()",
             (
-                "tests/web/test_alerts_and_incidents.py::test_a_failure_explains_more_than_a_clock_"
-                "and_the_newer_of_two_counts"
+                "tests/web/test_alerts_and_incidents.py::"
+                "test_a_failure_explains_more_than_a_clock_and_the_newest_failure_wins"
             ),
         ),
         Mutant(
@@ -721,8 +714,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "            alert.newest_value, alert.newest_at = value, now\n",
             "            alert.newest_at = now\n",
             (
-                "tests/web/test_alerts_and_incidents.py::test_while_an_alert_fires_it_shows_the_val"
-                "ue_of_now_and_afterwards_the_last_one"
+                "tests/web/test_alerts_and_incidents.py::"
+                "test_a_firing_alert_shows_the_current_value_and_a_cleared_one_the_last"
             ),
         ),
     ),
@@ -731,7 +724,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/alerts/delivery.py",
             "plain = _unwrapped(address)",
             "plain = address",
-            ("tests/web/test_alert_delivery.py::test_no_message_goes_to_a_private_address"),
+            "tests/web/test_alert_delivery.py::test_no_message_goes_to_a_private_address",
         ),
     ),
     ("a game day passes only if its fault took effect and the output is proven since"): (
@@ -740,14 +733,14 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "    if not audit.is_as_recorded:\n",
             "    if False:\n",
             (
-                "tests/web/test_game_day_scoring.py::test_what_does_not_come_back_or_is"
-                "_not_right_has_failed"
+                "tests/web/test_game_day_scoring.py::"
+                "test_a_run_that_does_not_recover_or_has_wrong_output_has_failed"
             ),
         ),
         Mutant(
             "ftdash/gameday/scoring.py",
-            ("    if seen.failed_at is None:\n        return _before_the_effect(seen)\n"),
-            ("    if seen.failed_at is None:\n        return _before_the_proof(seen)\n"),
+            "    if seen.failed_at is None:\n        return _before_the_effect(seen)\n",
+            "    if seen.failed_at is None:\n        return _before_the_proof(seen)\n",
             (
                 "tests/web/test_game_day_scoring.py::test_a_game_day_goes_from_its_faul"
                 "t_to_its_proof"
@@ -760,8 +753,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "        _use(value)\n",
             "",
             (
-                "tests/web/test_settings_page.py::test_an_answer_with_a_secret_that_is_"
-                "reloaded_changes_nothing_and_says_so"
+                "tests/web/test_settings_page.py::"
+                "test_reloading_a_page_with_a_secret_changes_nothing_and_says_so"
             ),
         ),
     ),
@@ -771,23 +764,25 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "    if _staying:\n",
             "    if False:\n",
             (
-                "tests/web/test_fresh_code.py::test_a_renamed_operator_is_seen_by_the_p"
-                "reflight_of_a_server_that_runs"
+                "tests/web/test_fresh_code.py::"
+                "test_the_preflight_of_a_running_server_sees_a_renamed_operator"
             ),
         ),
         Mutant(
             "ftdash/asgi.py",
             "    stay()\n",
             "",
-            ("tests/web/test_asgi.py::test_pages_are_loaded_and_set_aside_from_garbage_collection"),
+            (
+                "tests/web/test_asgi.py::test_pages_are_preloaded_and_excluded_from_garbage_collection"
+            ),
         ),
         Mutant(
             "pipelines/points/code_process.py",
             "        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())\n",
             "",
             (
-                "tests/web/test_fresh_code.py::test_broken_code_is_refused_with_its_tra"
-                "ceback_and_may_print"
+                "tests/web/test_fresh_code.py::"
+                "test_broken_code_is_refused_with_its_traceback_and_code_may_print"
             ),
         ),
     ),
@@ -797,8 +792,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "                place.close()",
             "                pass",
             (
-                "tests/web/test_page_handler.py::test_streams_that_go_on_leave_their_th"
-                "reads_to_others"
+                "tests/web/test_page_handler.py::"
+                "test_open_streams_leave_their_threads_to_other_requests"
             ),
         ),
     ),
@@ -808,8 +803,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "return usual_s if at_most_s is None else min(usual_s, at_most_s)",
             "return usual_s",
             (
-                "tests/unit/connectors/test_silent_servers.py::test_where_a_person_wait"
-                "s_a_silent_server_is_named_soon"
+                "tests/unit/connectors/test_silent_servers.py::"
+                "test_a_silent_server_is_named_soon_when_a_person_waits"
             ),
         ),
         Mutant(
@@ -817,8 +812,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "psycopg.connect(**conn_params).close()",
             'raise psycopg.errors.ConnectionTimeout("at once")',
             (
-                "tests/contracts/test_postgres.py::test_a_control_database_that_is_stop"
-                "ped_is_given_up_and_one_that_is_slow_is_waited_for"
+                "tests/contracts/test_postgres.py::"
+                "test_a_stopped_control_database_is_given_up_but_not_a_slow_one"
             ),
         ),
         Mutant(
@@ -830,8 +825,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
             "        return get_response(request)",
             (
-                "tests/web/test_ui_actions.py::test_a_silent_server_holds_no_verdict_ba"
-                "ck_and_what_was_not_asked_is_said"
+                "tests/web/test_ui_actions.py::"
+                "test_the_verdict_does_not_wait_for_a_silent_server_and_names_it"
             ),
         ),
     ),
@@ -849,15 +844,15 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/ui/events.py",
             "return told, may_act, regions, request.get_full_path()",
             "return may_act, regions, request.get_full_path()",
-            ("tests/web/test_shared_regions.py::test_what_has_changed_is_rendered_anew"),
+            "tests/web/test_shared_regions.py::test_changed_regions_are_rendered_again",
         ),
     ),
     "at least one admin always remains": (
         Mutant(
             "ftdash/accounts/services.py",
-            ("        _check_another_admin(user)\n        User.objects"),
+            "        _check_another_admin(user)\n        User.objects",
             "        User.objects",
-            "tests/web/test_people.py::test_the_last_admin_stays",
+            "tests/web/test_people.py::test_the_last_admin_cannot_be_demoted_deactivated_or_reset",
         ),
     ),
     (
@@ -868,13 +863,13 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/accounts/authentication.py",
             "        raise Refused(401, _WHO)\n",
             "        pass\n",
-            ("tests/web/test_flink_access.py::test_nothing_is_answered_without_a_token_or_session"),
+            "tests/web/test_flink_access.py::test_nothing_is_answered_without_a_token_or_session",
         ),
         Mutant(
             "ftdash/accounts/authentication.py",
             "        raise Refused(401, _WHO)\n",
             "        pass\n",
-            ("tests/web/test_own_api.py::test_the_description_names_every_address_and_its_answer"),
+            "tests/web/test_own_api.py::test_the_description_names_every_address_and_its_answer",
         ),
         Mutant(
             "ftdash/requests/services.py",
@@ -900,7 +895,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "pipelines/bus/inbox.py",
             "            _check_addressed(command, path)\n",
             "",
-            "tests/unit/bus/test_inbox.py::test_what_is_no_command_does_not_stop_the_others",
+            "tests/unit/bus/test_inbox.py::test_an_unreadable_command_does_not_stop_the_others",
         ),
         Mutant(
             "ftdash/requests/asking.py",
@@ -922,8 +917,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
             "    return caller",
             (
-                "tests/web/test_own_api_rights.py::test_a_caller_reads_everything_and_c"
-                "hanges_what_the_right_is_for[operator]"
+                "tests/web/test_own_api_rights.py::"
+                "test_each_caller_may_read_and_change_only_what_its_rights_allow[operator]"
             ),
         ),
         Mutant(
@@ -931,8 +926,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "may_act = may_configure or token.scope == TokenScope.ACT",
             "may_act = True",
             (
-                "tests/web/test_own_api_rights.py::test_a_caller_reads_everything_and_c"
-                "hanges_what_the_right_is_for[token to read]"
+                "tests/web/test_own_api_rights.py::"
+                "test_each_caller_may_read_and_change_only_what_its_rights_allow[token to read]"
             ),
         ),
     ),
@@ -957,7 +952,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "    return max(one, other)\n",
             "    return other\n",
             "tests/web/test_watched_reports.py::"
-            "test_a_standing_is_the_same_in_whatever_order_its_events_come",
+            "test_a_standing_does_not_depend_on_the_order_of_its_events",
         ),
         Mutant(
             "ftdash/watching/services/reports.py",
@@ -986,19 +981,19 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/flink_clusters/services/keeping.py",
             '                job.save(update_fields=["forgotten_at"])\n',
             "                job.delete()\n",
-            f"{FLINK}::test_a_cluster_that_comes_back_empty_has_forgotten_its_jobs",
+            f"{FLINK}::test_a_job_missing_from_the_cluster_is_marked_as_forgotten_and_kept",
         ),
         Mutant(
             "ftdash/flink_clusters/services/keeping.py",
             "        rows.update(said_at=now)\n",
             "        job.checkpoints.exclude(checkpoint_id__in=ids).delete()\n",
-            f"{FLINK}::test_checkpoints_are_kept_beyond_the_ten_of_flink",
+            f"{FLINK}::test_more_checkpoints_are_kept_than_the_ten_that_flink_keeps",
         ),
         Mutant(
             "ftdash/flink_clusters/services/looking.py",
             "            is_known = is_settled(listed, _read_all_about(job, flink))\n",
             "            is_known = _read_all_about(job, flink) is not None\n",
-            f"{FLINK}::test_what_flink_says_late_about_a_change_is_asked_for_again",
+            f"{FLINK}::test_a_look_asks_again_about_a_change_until_flinks_copies_are_current",
         ),
     ),
     (
@@ -1009,19 +1004,19 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/flink_clusters/services/actions.py",
             "            _send(row, flink, now, note=SENT_AGAIN)\n",
             "            _send(row, flink, now)\n",
-            f"{FLINK_WORK}::test_a_worker_that_dies_before_it_sends_has_it_sent_again_with_a_word",
+            f"{FLINK_WORK}::test_an_action_that_a_dead_worker_did_not_send_is_sent_with_a_note",
         ),
         Mutant(
             "ftdash/flink_clusters/services/actions.py",
             "    if row.state == FlinkActionState.WAITING:\n        if next_of_unsent(created_at=",
             "    if row.state != FlinkActionState.ACCEPTED:\n        if next_of_unsent(created_at=",
-            f"{FLINK_WORK}::test_a_worker_that_dies_after_flink_took_it_sends_nothing_again",
+            f"{FLINK_WORK}::test_an_action_that_flink_accepted_is_not_sent_again_after_a_worker_died",
         ),
         Mutant(
             "ftdash/flink_clusters/services/actions.py",
             "    return FlinkAction.objects.filter(pk=row.pk, ended_at=None)\n",
             "    return FlinkAction.objects.filter(pk=row.pk)\n",
-            f"{FLINK_WORK}::test_there_is_one_open_action_of_a_kind_and_one_end",
+            f"{FLINK_WORK}::test_each_kind_has_one_open_action_and_an_action_ends_once",
         ),
     ),
     ("the header of a Flink cluster is sent only to its address and shown nowhere"): (
@@ -1029,13 +1024,13 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/flink_clusters/queries/__init__.py",
             "        address=row.address,\n",
             '        address=f"{row.address} {row.header_value}",\n',
-            f"{FLINK}::test_a_header_lets_requests_in_and_is_shown_nowhere",
+            f"{FLINK}::test_a_header_authorizes_requests_and_is_shown_nowhere",
         ),
         Mutant(
             "ftdash/flink_clusters/rest.py",
             "            follow_redirects=False,\n",
             "            follow_redirects=True,\n",
-            f"{FLINK}::test_a_header_follows_no_redirect",
+            f"{FLINK}::test_a_redirect_does_not_get_the_header",
         ),
     ),
     ("a token to listen opens nothing else, and no other token reports"): (
@@ -1043,13 +1038,13 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/accounts/authentication.py",
             "        if token.scope == TokenScope.LISTEN:\n",
             "        if token.scope == TokenScope.LISTEN and request.method == 'POST':\n",
-            "tests/web/test_watched_reports.py::test_a_token_to_listen_reports_and_opens_nothing_else",
+            "tests/web/test_watched_reports.py::test_a_listen_token_reports_and_opens_nothing_else",
         ),
         Mutant(
             "ftdash/accounts/authentication.py",
             "    if token.scope != TokenScope.LISTEN:\n",
             "    if not token.scope:\n",
-            "tests/web/test_watched_reports.py::test_no_other_token_reports",
+            "tests/web/test_watched_reports.py::test_other_tokens_may_not_report",
         ),
     ),
     ("a listener never waits for its dashboard, and counts what it drops"): (
@@ -1058,14 +1053,14 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "        self._dropped[gone.query_id] = self._dropped.get(gone.query_id, 0) + 1\n",
             "        self._dropped[gone.query_id] = 1\n",
             "tests/unit/spark/test_listener_sending.py::"
-            "test_a_killed_dashboard_gets_the_newest_events_and_the_count_of_the_others",
+            "test_a_restarted_dashboard_gets_the_newest_events_and_the_dropped_count",
         ),
         Mutant(
             "pipelines/spark/listener/ftdash_listener/sending.py",
             "        status, said = self._post(events, dropped)\n",
             "        with self._lock:\n            status, said = self._post(events, dropped)\n",
             "tests/unit/spark/test_listener_sending.py::"
-            "test_what_a_sick_dashboard_did_not_take_arrives_when_it_is_well[None]",
+            "test_events_that_a_failing_dashboard_missed_arrive_once_it_recovers[None]",
         ),
         Mutant(
             "pipelines/spark/listener/ftdash_listener/listener.py",
@@ -1083,20 +1078,20 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/watching/services/forks.py",
             "    check_place(place, settings.WATCH_ROOTS)\n",
             "    pass\n",
-            f"{SAVED}::test_a_fork_lands_nowhere_else[outside the roots]",
+            f"{SAVED}::test_a_fork_outside_the_allowed_places_is_refused[outside the roots]",
         ),
         Mutant(
             "ftdash/watching/services/forks.py",
             "            if are_nested(_place(place), _place(other)):\n",
             "            if _place(place) == _place(other):\n",
-            f"{SAVED}::test_a_fork_lands_nowhere_else[within the query]",
+            f"{SAVED}::test_a_fork_outside_the_allowed_places_is_refused[within the query]",
         ),
         Mutant(
             "pipelines/structured/savepoints.py",
             "    check_is_apart(target, source)\n",
             "",
             "tests/unit/structured/test_fork.py::"
-            "test_nothing_is_written_into_the_original_or_around_it",
+            "test_a_fork_writes_nothing_into_or_around_the_original",
         ),
     ),
     ("only an admin or a token to act starts work on a query's files"): (
@@ -1104,14 +1099,14 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/ui/watching/works.py",
             '@permission_required("jobs.operate", raise_exception=True)\ndef fork(',
             "def fork(",
-            "tests/web/test_watched_works.py::test_an_operator_looks_and_starts_nothing",
+            "tests/web/test_watched_works.py::test_an_operator_sees_the_pages_but_starts_nothing",
         ),
         Mutant(
             "ftdash/api/own/door.py",
             "        check_may_act(caller, request)\n",
             "        pass\n",
             "tests/web/test_own_api_rights.py::"
-            "test_a_caller_reads_everything_and_changes_what_the_right_is_for",
+            "test_each_caller_may_read_and_change_only_what_its_rights_allow",
         ),
     ),
     (
@@ -1122,14 +1117,14 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/alerts/evaluation.py",
             "        if not trouble.note_told(incident, is_over=is_over):\n            continue\n",
             "",
-            f"{TROUBLED}::test_the_channels_hear_of_it_once_when_it_opens_and_once_when_it_is_over",
+            f"{TROUBLED}::test_channels_get_one_message_when_an_incident_opens_and_one_when_it_ends",
         ),
         Mutant(
             "ftdash/watching/trouble.py",
             "    if seen.state in (QueryState.IDLE, QueryState.FINISHED, QueryState.FAILED):\n"
             "        return None\n",
             "",
-            f"{TROUBLED}::test_what_is_wrong_is_told_by_its_cause",
+            f"{TROUBLED}::test_each_problem_of_a_query_is_reported_under_its_cause",
         ),
     ),
     (
@@ -1140,14 +1135,13 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/flink_clusters/queries/trouble.py",
             ', cluster__problem="", cluster__heard_at__gte=now - SILENT_AFTER',
             "",
-            f"{FLINK_TROUBLED}::"
-            "test_a_dead_cluster_is_one_message_and_its_jobs_stay_as_they_were_known",
+            f"{FLINK_TROUBLED}::test_a_dead_cluster_sends_one_message_and_keeps_its_jobs_incidents",
         ),
         Mutant(
             "ftdash/flink_clusters/trouble.py",
             "        return\n    if seen.exception_count",
             "    if seen.exception_count",
-            f"{FLINK_TROUBLED}::test_what_is_wrong_with_a_job_is_told_by_its_cause",
+            f"{FLINK_TROUBLED}::test_each_problem_of_a_job_is_reported_under_its_cause",
         ),
     ),
     ("work on a query's files ends once, and leaves no half copy"): (
@@ -1155,19 +1149,19 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/watching/services/work.py",
             "    ended = QueryWork.objects.filter(pk=key, ended_at=None).update(\n",
             "    ended = QueryWork.objects.filter(pk=key).update(\n",
-            f"{SAVED}::test_work_ends_once_and_what_a_dead_process_began_is_removed",
+            f"{SAVED}::test_the_work_of_a_dead_process_ends_once_and_its_files_are_removed",
         ),
         Mutant(
             "ftdash/watching/services/work.py",
             "        tree.delete_all()\n",
             "        pass\n",
-            f"{SAVED}::test_work_ends_once_and_what_a_dead_process_began_is_removed",
+            f"{SAVED}::test_the_work_of_a_dead_process_ends_once_and_its_files_are_removed",
         ),
         Mutant(
             "ftdash/watching/services/work.py",
             'any(tree.read("metadata") is not None for tree in trees)',
             "not trees",
-            f"{SAVED}::test_a_fork_that_is_whole_is_not_removed",
+            f"{SAVED}::test_a_complete_fork_stays_even_if_its_process_died",
         ),
     ),
     ("watching writes nothing into the files of a query"): (
@@ -1189,7 +1183,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "    first = SUBTASKS_SHOWN * (min(page, pages) - 1)\n",
             "    first = 0\n",
             "tests/web/test_wide_pages.py::"
-            "test_the_slowest_come_first_and_every_subtask_is_on_a_page_and_in_the_file",
+            "test_the_slowest_subtasks_come_first_and_all_are_paged_and_in_the_file",
         ),
     ),
     (

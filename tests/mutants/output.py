@@ -28,8 +28,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "    return msgspec.structs.replace(split, end_offset=found.end_offset)\n",
             "    return split\n",
             (
-                "tests/contracts/test_redis_streams.py::test_a_bounded_source_ends_after_a_restore"
-                "_of_an_unbounded_point_and_the_other_way_round"
+                "tests/contracts/test_redis_streams.py::"
+                "test_bounded_and_unbounded_sources_restore_points_of_each_other"
             ),
         ),
     ),
@@ -40,8 +40,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "if is_repeated != ours.is_repeated or not (ours.type == theirs.type or is_alike):",
             "if is_repeated != ours.is_repeated:",
             (
-                "tests/unit/connectors/kafka/test_protobuf.py::test_a_version_of_the_message_that"
-                "_would_be_read_as_something_else_is_refused_by_name"
+                "tests/unit/connectors/kafka/test_protobuf.py::"
+                "test_an_incompatible_version_of_the_message_is_refused_by_name"
             ),
         ),
         Mutant(
@@ -49,8 +49,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "return (number >> 1) ^ -(number & 1), at + place + 1",
             "return number, at + place + 1",
             (
-                "tests/unit/connectors/kafka/test_protobuf.py::test_the_indexes_of_a_message_are"
-                "_those_of_confluents_format"
+                "tests/unit/connectors/kafka/test_protobuf.py::"
+                "test_message_indexes_follow_confluents_format"
             ),
         ),
         Mutant(
@@ -58,8 +58,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "    if left:\n",
             "    if left > 3:\n",
             (
-                "tests/unit/connectors/kafka/test_avro.py::test_whatever_the_bytes_are_each_record"
-                "_is_a_row_or_a_problem"
+                "tests/unit/connectors/kafka/test_avro.py::"
+                "test_each_record_of_arbitrary_bytes_is_a_row_or_a_problem"
             ),
         ),
         Mutant(
@@ -67,8 +67,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "pa.concat_batches(parts).take(pa.array(np.argsort(np.array(numbers))))",
             "pa.concat_batches(parts)",
             (
-                "tests/unit/connectors/kafka/test_avro.py::test_columns_follow_the_names_of_the"
-                "_fields_and_schemas_may_change_within_a_batch"
+                "tests/unit/connectors/kafka/test_avro.py::"
+                "test_columns_match_fields_by_name_even_if_the_schema_changes_in_a_batch"
             ),
         ),
         Mutant(
@@ -76,8 +76,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "if not fits(branch, column.type, types):",
             "if branch is None:",
             (
-                "tests/unit/connectors/kafka/test_avro.py::test_a_schema_that_does_not_go_with_the"
-                "_columns_is_refused_by_name"
+                "tests/unit/connectors/kafka/test_avro.py::"
+                "test_a_schema_that_does_not_match_the_columns_is_refused_by_name"
             ),
         ),
     ),
@@ -88,8 +88,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "self.context.collect(rows.filter(is_record))",
             "self.context.collect(rows)",
             (
-                "tests/unit/stream/test_dead_letters.py::test_each_record_leaves_by_one_of_the_two"
-                "_outputs_once_under_kills"
+                "tests/unit/stream/test_dead_letters.py::"
+                "test_each_record_reaches_only_one_of_the_outputs_once_under_kills"
             ),
         ),
         Mutant(
@@ -105,7 +105,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "pipelines/runtime/subtask/sources/split_reading.py",
             "batch.filter(times.is_valid()) if times.null_count else batch",
             "batch",
-            "tests/unit/stream/test_dead_letters.py::test_a_dead_letter_moves_no_event_time_on",
+            "tests/unit/stream/test_dead_letters.py::test_a_dead_letter_does_not_advance_event_time",
         ),
     ),
     "an author's test finds a pipeline that kills change, and repeats it from its seed": (
@@ -119,13 +119,13 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "pipelines/testing/exactly_once.py",
             "            raise ProcessKilled",
             "            pass",
-            ("tests/unit/testing/test_exactly_once.py::test_state_outside_of_the_engine_is_found"),
+            "tests/unit/testing/test_exactly_once.py::test_state_outside_of_the_engine_is_found",
         ),
         Mutant(
             "pipelines/testing/exactly_once.py",
             "doomed = Random(self.seed).sample",
             "doomed = Random().sample",
-            "tests/unit/testing/test_exactly_once.py::test_a_seed_gives_the_same_run_again",
+            "tests/unit/testing/test_exactly_once.py::test_the_same_seed_gives_the_same_run",
         ),
     ),
     "least, greatest and distinct values of a changelog are those of the rows that are left, and"
@@ -135,8 +135,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "lost = np.unique(at[~is_inside])",
             "lost = np.unique(at[:0])",
             (
-                "tests/unit/operators/test_changelog_aggregate.py::test_a_value_stays_until_its_last"
-                "_row_is_taken_back"
+                "tests/unit/operators/test_changelog_aggregate.py::"
+                "test_a_value_counts_until_its_last_row_is_retracted"
             ),
         ),
         Mutant(
@@ -144,8 +144,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "        self._values.write(PLACE, rows, holes)\n",
             "",
             (
-                "tests/unit/operators/test_changelog_aggregate.py::test_the_results_are_those_of"
-                "_the_rows_that_are_left"
+                "tests/unit/operators/test_changelog_aggregate.py::"
+                "test_results_cover_exactly_the_remaining_rows"
             ),
         ),
         Mutant(
@@ -153,8 +153,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "self._values.delete(rows[counts == 0])",
             "self._values.delete(rows[:0])",
             (
-                "tests/unit/operators/test_changelog_aggregate.py::test_values_that_are_gone_leave"
-                "_no_state"
+                "tests/unit/operators/test_changelog_aggregate.py::"
+                "test_retracted_values_leave_no_state"
             ),
         ),
         Mutant(
@@ -162,8 +162,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "comes, goes = (before <= 0) & (now > 0)",
             "comes, goes = (before == 0) & (now != 0)",
             (
-                "tests/unit/operators/test_changelog_aggregate.py::test_a_row_that_is_taken_back"
-                "_before_it_comes_counts_once_it_came_twice"
+                "tests/unit/operators/test_changelog_aggregate.py::"
+                "test_a_row_retracted_before_it_arrives_counts_once_it_arrives_twice"
             ),
         ),
     ),
@@ -174,8 +174,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "np.where(is_back.to_numpy(zero_copy_only=False), np.int64(-1), np.int64(1))",
             "np.ones(len(is_back), np.int64)",
             (
-                "tests/unit/operators/test_changes_aggregated.py::test_aggregates_are_those_of_the"
-                "_rows_that_are_left"
+                "tests/unit/operators/test_changes_aggregated.py::"
+                "test_aggregates_cover_exactly_the_remaining_rows"
             ),
         ),
         Mutant(
@@ -183,8 +183,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "connection.side is None and connection.upstream in self._changelogs",
             "False",
             (
-                "tests/unit/stream/test_changelogs.py::test_what_would_count_a_row_that_is_taken"
-                "_back_is_refused_by_uid"
+                "tests/unit/stream/test_changelogs.py::"
+                "test_an_operator_that_would_count_retracted_rows_is_refused_by_uid"
             ),
         ),
     ),
@@ -206,13 +206,13 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "pipelines/operators/joining/join_state.py",
             "r if r.oldest_ms >= time_ms else r.only(r.times >= time_ms) for r in self._runs",
             "r for r in self._runs",
-            _JOINED + "after_the_clock_was_set_back_new_rows_are_found_and_not_those_dropped",
+            _JOINED + "a_clock_set_back_hides_no_new_row_and_revives_no_dropped_one",
         ),
         Mutant(
             "pipelines/operators/joining/join_state.py",
             "            self._numbered.pop(bucket, None)",
             "            pass",
-            _JOINED + "after_the_clock_was_set_back_new_rows_are_found_and_not_those_dropped",
+            _JOINED + "a_clock_set_back_hides_no_new_row_and_revives_no_dropped_one",
         ),
         Mutant(
             "pipelines/operators/joining/join_state.py",
@@ -236,7 +236,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "pipelines/operators/joining/stream_join.py",
             "keyed = rows_with(batch, ~is_null)",
             "keyed = batch",
-            _JOINED + "a_join_without_windows_is_at_any_time_the_join_of_all_input_so_far",
+            _JOINED + "a_join_without_windows_always_equals_the_join_of_all_input_so_far",
         ),
     ),
     "a row gets the version of its key that is valid at its event time, in whatever "
@@ -247,7 +247,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "order = np.lexsort((position, index))\n    latest",
             (
                 "tests/unit/operators/test_temporal_join.py"
-                "::test_each_row_gets_the_version_of_its_time"
+                "::test_each_row_gets_the_version_valid_at_its_event_time"
             ),
         ),
         Mutant(
@@ -256,7 +256,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "is_of_key = latest >= 0",
             (
                 "tests/unit/operators/test_temporal_join.py"
-                "::test_each_row_gets_the_version_of_its_time"
+                "::test_each_row_gets_the_version_valid_at_its_event_time"
             ),
         ),
         Mutant(
@@ -265,7 +265,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "is_new = newest > held.num_rows",
             (
                 "tests/unit/operators/test_temporal_join.py"
-                "::test_each_row_gets_the_version_of_its_time"
+                "::test_each_row_gets_the_version_valid_at_its_event_time"
             ),
         ),
         Mutant(
@@ -274,7 +274,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "times < self._time.watermark_ms, side=LATE_SIDES[0]",
             (
                 "tests/unit/operators/test_temporal_join.py"
-                "::test_a_row_late_before_a_cut_is_late_after_it"
+                "::test_a_row_late_before_a_snapshot_is_late_after_it"
             ),
         ),
     ),
@@ -286,7 +286,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "if False:",
             (
                 "tests/unit/operators/test_side_outputs.py"
-                "::test_other_columns_than_declared_are_refused"
+                "::test_columns_other_than_declared_are_refused"
             ),
         ),
         Mutant(
@@ -316,7 +316,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             'last.column(f"{_POSITION}_max").slice(1)',
             (
                 "tests/contracts/test_sinks_of_changes.py"
-                "::test_the_rows_that_are_left_are_there_whenever_writers_die[sqlite-0]"
+                "::test_the_remaining_rows_are_exact_whenever_writers_die[sqlite-0]"
             ),
         ),
         Mutant(
@@ -325,17 +325,14 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "if False:",
             (
                 "tests/contracts/test_sinks_of_changes.py"
-                "::test_the_rows_that_are_left_are_there_whenever_writers_die[sqlite-0]"
+                "::test_the_remaining_rows_are_exact_whenever_writers_die[sqlite-0]"
             ),
         ),
         Mutant(
             "pipelines/connectors/kafka/producer.py",
             "values: Blobs = [None] * last.gone.num_rows",
             'values: Blobs = [b"{}"] * last.gone.num_rows',
-            (
-                "tests/contracts/test_sinks_of_changes.py"
-                "::test_a_row_that_is_taken_back_becomes_a_tombstone"
-            ),
+            "tests/contracts/test_sinks_of_changes.py::test_a_retracted_row_becomes_a_tombstone",
         ),
         Mutant(
             "pipelines/connectors/redis/hash_store.py",
@@ -343,7 +340,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "redis.call('EXISTS', ROW .. gone[row])",
             (
                 "tests/contracts/test_sinks_of_changes.py"
-                "::test_the_rows_that_are_left_are_there_whenever_writers_die[redis-0]"
+                "::test_the_remaining_rows_are_exact_whenever_writers_die[redis-0]"
             ),
         ),
         Mutant(
@@ -361,7 +358,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "pass",
             (
                 "tests/unit/stream/test_changelogs.py"
-                "::test_a_changelog_that_is_dealt_out_right_before_the_sink_keeps_its_order"
+                "::test_a_changelog_that_is_rebalanced_right_before_its_sink_keeps_its_order"
             ),
         ),
         Mutant(
@@ -409,7 +406,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "",
             (
                 "tests/unit/stream/test_updates.py"
-                "::test_a_count_of_counts_counts_the_newest_of_each_key"
+                "::test_a_count_of_counts_uses_the_newest_count_of_each_key"
             ),
         ),
     ),
@@ -418,39 +415,41 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "pipelines/operators/ranking/ranked_rows.py",
             "self._precedes(of_rows, bound[index])",
             "self._precedes(of_rows, bound[index] - 1)",
-            "tests/unit/operators/test_top_n.py::test_what_is_left_are_the_first_rows_of_each_key",
+            "tests/unit/operators/test_top_n.py::test_the_first_n_rows_of_each_key_remain",
         ),
         Mutant(
             "pipelines/operators/ranking/ranked_rows.py",
             "new <= held if self._order.newest_first else new < held",
             "new < held",
-            "tests/unit/operators/test_deduplicate.py::test_the_last_row_of_each_key_is_left",
+            "tests/unit/operators/test_deduplicate.py::test_the_last_row_of_each_key_remains",
         ),
         Mutant(
             "pipelines/operators/ranking/ranked_rows.py",
             "ordered = equal if newest_first else equal[::-1]",
             "ordered = equal",
-            ("tests/unit/operators/test_top_n.py::test_the_newest_row_of_a_key_is_its_best_one"),
+            (
+                "tests/unit/operators/test_top_n.py::test_each_emitted_row_of_a_key_is_its_best_so_far"
+            ),
         ),
         Mutant(
             "pipelines/operators/ranking/ranked_rows.py",
             "-arrival if self._order.newest_first else arrival",
             "-arrival",
-            "tests/unit/operators/test_top_n.py::test_what_is_left_are_the_first_rows_of_each_key",
+            "tests/unit/operators/test_top_n.py::test_the_first_n_rows_of_each_key_remain",
         ),
         Mutant(
             "pipelines/operators/ranking/top_n.py",
             "        self._emit(changed.taken, changed.taken_ranks, changed.left, DELETE)\n",
             "",
-            "tests/unit/operators/test_deduplicate.py::test_the_last_row_of_each_key_is_left",
+            "tests/unit/operators/test_deduplicate.py::test_the_last_row_of_each_key_remains",
         ),
         Mutant(
             "pipelines/operators/ranking/top_n.py",
             "            table.delete(due)\n",
             "",
             (
-                "tests/unit/operators/test_window_top_n.py::test_of_tumbling_and_sliding_windows"
-                "_the_first_rows_are_emitted"
+                "tests/unit/operators/test_window_top_n.py::"
+                "test_the_first_rows_of_tumbling_and_sliding_windows_are_emitted"
             ),
         ),
         Mutant(
@@ -469,25 +468,25 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "pipelines/operators/windowing/combining.py",
             "            columns.append(WINDOW_START)\n",
             "            pass\n",
-            _COMBINED + "the_same_windows_leave_and_the_same_rows_are_late",
+            _COMBINED + "combining_changes_neither_the_results_nor_the_late_rows",
         ),
         Mutant(
             "pipelines/operators/windowing/windows.py",
             "int(longs(rows.column(COMBINED_ROWS)).sum())",
             "int(rows.num_rows)",
-            _COMBINED + "the_same_windows_leave_and_the_same_rows_are_late",
+            _COMBINED + "combining_changes_neither_the_results_nor_the_late_rows",
         ),
         Mutant(
             "pipelines/operators/windowing/combining.py",
             "            columns.append(_HAS_TIME)\n",
             "            pass\n",
-            _COMBINED + "the_same_windows_leave_and_the_same_rows_are_late",
+            _COMBINED + "combining_changes_neither_the_results_nor_the_late_rows",
         ),
         Mutant(
             "pipelines/stream/environment.py",
             "LATE not in pipeline.graph.side_outputs_of(uid)",
             "True",
-            _COMBINED + "the_side_output_of_late_rows_has_whole_rows_so_nothing_is_combined",
+            _COMBINED + "nothing_is_combined_if_the_late_side_output_is_read",
         ),
     ),
     "a count window holds exactly the newest rows of its key, at any parallelism": (
@@ -495,7 +494,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "pipelines/operators/windowing/count_windows.py",
             "        self._counts.write(_ROWS, counted, after)\n",
             "",
-            _COUNTED + "every_so_many_rows_of_a_key_its_newest_rows_are_aggregated_over_restores",
+            _COUNTED + "count_windows_match_a_list_of_each_keys_rows_across_restores",
         ),
         Mutant(
             "pipelines/operators/windowing/count_windows.py",
@@ -507,7 +506,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "pipelines/operators/windowing/count_windows.py",
             "return (windows * self.slide - self.size) // self.pane_rows",
             "return (windows * self.slide - self.size) // self.pane_rows + 1",
-            _COUNTED + "every_so_many_rows_of_a_key_its_newest_rows_are_aggregated_over_restores",
+            _COUNTED + "count_windows_match_a_list_of_each_keys_rows_across_restores",
         ),
     ),
     "a window's count of distinct values is exact, and its values are deleted when it closes": (
@@ -515,13 +514,13 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "pipelines/operators/windowing/distinct_counts.py",
             "    return values.filter(pa.array(is_new))",
             "    return values",
-            _VALUES + "each_window_counts_the_values_that_it_holds_over_restores",
+            _VALUES + "each_window_counts_its_distinct_values_across_restores",
         ),
         Mutant(
             "pipelines/operators/windowing/distinct_counts.py",
             "seen.delete(seen.select_at_most(WINDOW_START, newest_start))",
             "pass",
-            _VALUES + "each_window_counts_the_values_that_it_holds_over_restores",
+            _VALUES + "each_window_counts_its_distinct_values_across_restores",
         ),
     ),
     "a window with a trigger fires when the trigger says so and once more at its end if it has"
@@ -530,19 +529,19 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "pipelines/operators/windowing/triggers.py",
             "        self._purge(rows[_says(results, TriggerResult.PURGE)])\n",
             "",
-            _TRIGGERED + "windows_fire_when_their_trigger_says_so_and_at_their_end_over_restores",
+            _TRIGGERED + "windows_fire_by_trigger_and_at_their_end_across_restores",
         ),
         Mutant(
             "pipelines/operators/windowing/triggers.py",
             "np.asarray(self._read(_NEW, rows) == 0)",
             "np.zeros(len(rows), np.bool_)",
-            _TRIGGERED + "windows_fire_when_their_trigger_says_so_and_at_their_end_over_restores",
+            _TRIGGERED + "windows_fire_by_trigger_and_at_their_end_across_restores",
         ),
         Mutant(
             "pipelines/operators/windowing/triggers.py",
             "self._clock_ms is not None and len(self._open_windows) > 0",
             "False",
-            _TRIGGERED + "the_clock_fires_windows_that_have_changed",
+            _TRIGGERED + "processing_time_fires_only_windows_that_have_changed",
         ),
     ),
     "a row that reaches a keyed operator without an exchange is at the owner of its "
@@ -551,13 +550,13 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "pipelines/operators/stateless.py",
             "        return [] if is_own.all() else np.flatnonzero(~is_own).tolist()",
             "        return []",
-            _PARALLEL + "a_row_that_is_not_with_its_key_ends_the_run_and_names_it",
+            _PARALLEL + "a_row_in_the_wrong_subtask_for_its_key_ends_the_run_and_is_named",
         ),
         Mutant(
             "pipelines/stream/streams.py",
             "keeps_order_of=self.dealt_by if stays else (),",
             "",
-            _PARALLEL + "rows_that_are_with_their_key_survive_kills",
+            _PARALLEL + "rows_reinterpreted_as_keyed_survive_kills",
         ),
     ),
     "distinct rows, distinct counts and reduced rows are those of all records so far": (
@@ -584,8 +583,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "self._keep(groups.keys, [reduced[of_key] for of_key in range(groups.count)])",
             "pass",
             (
-                "tests/unit/operators/test_reduce.py::test_each_record_emits_what_the_rows_of_its"
-                "_key_are_reduced_to"
+                "tests/unit/operators/test_reduce.py::"
+                "test_each_record_emits_the_reduction_of_all_rows_of_its_key"
             ),
         ),
     ),
@@ -595,8 +594,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "if run == self._context.run_id:",
             "if True:",
             (
-                "tests/unit/local/test_run_local.py::test_an_endless_source_stops_with_a_savepoint"
-                "_that_another_run_goes_on_from"
+                "tests/unit/local/test_run_local.py::"
+                "test_an_endless_source_stops_with_a_savepoint_that_another_run_resumes"
             ),
         ),
         Mutant(
@@ -612,7 +611,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "nothing becomes visible before its checkpoint completed, nothing twice": (
         Mutant(
             "pipelines/protocol/commit.py",
-            ("tuple(p for p in self._pending.values() if p.checkpoint_id <= checkpoint_id)"),
+            "tuple(p for p in self._pending.values() if p.checkpoint_id <= checkpoint_id)",
             "tuple(self._pending.values())",
             (
                 "tests/unit/protocol/test_commit.py::test_nothing_is_released_before_a_"
@@ -635,28 +634,28 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "os.fsync(self._file.fileno())",
             "pass",
             (
-                "tests/unit/connectors/files/test_loss_of_power.py::test_a_death_at_any"
-                "_step_of_writing_costs_nothing"
+                "tests/unit/connectors/files/test_loss_of_power.py::"
+                "test_a_crash_at_any_step_of_writing_loses_or_doubles_no_record"
             ),
         ),
         Mutant(
             "pipelines/connectors/files/sink.py",
-            ("            if files:\n                make_durable(self._target.directory)\n"),
+            "            if files:\n                make_durable(self._target.directory)\n",
             "",
             (
-                "tests/unit/connectors/files/test_loss_of_power.py::test_a_death_at_any"
-                "_step_of_writing_costs_nothing"
+                "tests/unit/connectors/files/test_loss_of_power.py::"
+                "test_a_crash_at_any_step_of_writing_loses_or_doubles_no_record"
             ),
         ),
     ),
     ("prepared output is committed once, or the run ends and names the lost range"): (
         Mutant(
             "pipelines/connectors/sink_bases.py",
-            ("            self._end_orphans_once()\n            self._transaction ="),
+            "            self._end_orphans_once()\n            self._transaction =",
             "            self._transaction =",
             (
-                "tests/unit/connectors/test_two_phase_commit.py::test_orphans_are_ended"
-                "_once_what_was_restored_is_committed"
+                "tests/unit/connectors/test_two_phase_commit.py::"
+                "test_orphans_are_ended_after_the_restored_transactions_are_committed"
             ),
         ),
         Mutant(
@@ -664,8 +663,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "if not self._is_published(marker, segment.rows):",
             "if True:",
             (
-                "tests/unit/connectors/test_write_ahead.py::test_a_segment_is_published"
-                "_once_however_often_and_by_whomever_it_is_committed"
+                "tests/unit/connectors/test_write_ahead.py::"
+                "test_a_segment_is_published_once_by_any_number_of_commits_and_writers"
             ),
         ),
         Mutant(
@@ -688,8 +687,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "if marker.after is not None and sender.newest < marker.after:",
             "if False:",
             (
-                "tests/contracts/test_kafka_write_ahead.py::test_a_marker_that_the_brok"
-                "er_has_forgotten_is_told_with_its_range"
+                "tests/contracts/test_kafka_write_ahead.py::"
+                "test_a_marker_that_the_broker_lost_is_reported_with_its_range"
             ),
         ),
     ),
@@ -702,8 +701,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "if stage.checkpoint_id != checkpoint_id:",
             "if False:",
             (
-                "tests/contracts/test_postgres_staging.py::test_rows_that_were_taken_fo"
-                "r_another_checkpoints_carry_the_right_one"
+                "tests/contracts/test_postgres_staging.py::"
+                "test_rows_staged_for_a_skipped_checkpoint_carry_the_next_one"
             ),
         ),
         Mutant(
@@ -714,8 +713,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
             "        self._mark(connection, marker)",
             (
-                "tests/contracts/test_postgres_staging.py::test_an_attempt_that_is_repl"
-                "aced_at_the_last_moment_commits_nothing"
+                "tests/contracts/test_postgres_staging.py::"
+                "test_an_attempt_replaced_just_before_its_commit_commits_nothing"
             ),
         ),
         Mutant(
@@ -736,15 +735,15 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
                 "tonumber(ARGV[2]) then"
             ),
             "if tonumber(owner[3]) >= tonumber(ARGV[2]) then",
-            ("tests/contracts/test_sink.py::test_a_replaced_attempt_cannot_open_again[redis]"),
+            "tests/contracts/test_sink.py::test_a_replaced_attempt_cannot_open_again[redis]",
         ),
         Mutant(
             "pipelines/connectors/redis/hash_store.py",
             "if not before[row] or tonumber(before[row]) <= score then",
             "if true then",
             (
-                "tests/contracts/test_redis_hashes.py::test_an_older_checkpoint_that_is"
-                "_committed_later_hides_nothing"
+                "tests/contracts/test_redis_hashes.py::"
+                "test_a_late_commit_of_an_older_checkpoint_hides_nothing"
             ),
         ),
     ),
@@ -754,8 +753,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "if rank > worst:",
             "if rank < worst:",
             (
-                "tests/unit/domain/test_guarantees.py::test_the_weaker_of_mode_and_sink"
-                "s_is_what_is_said"
+                "tests/unit/domain/test_guarantees.py::"
+                "test_the_guarantee_is_the_weaker_of_mode_and_sinks"
             ),
         ),
     ),
@@ -765,17 +764,17 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "for name in sorted(expected - names):",
             "for name in sorted(expected - expected):",
             (
-                "tests/unit/audit/test_file_audit.py::test_a_file_that_is_gone_is_missi"
-                "ng_even_if_another_one_holds_its_rows"
+                "tests/unit/audit/test_file_audit.py::"
+                "test_a_deleted_file_is_missing_even_if_another_file_holds_its_rows"
             ),
         ),
         Mutant(
             "pipelines/audit/auditor.py",
-            ("if split.split in self._ends and not self._goes_on(split):"),
+            "if split.split in self._ends and not self._goes_on(split):",
             "if False:",
             (
-                "tests/unit/audit/test_input_audit.py::test_a_gap_and_an_overlap_are_to"
-                "ld_with_checkpoint_and_split"
+                "tests/unit/audit/test_input_audit.py::"
+                "test_a_gap_and_an_overlap_are_reported_with_checkpoint_and_split"
             ),
         ),
     ),
@@ -785,8 +784,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "            if uid not in claims\n",
             "",
             (
-                "tests/unit/runtime/master/test_target_claims.py::test_a_restart_that_f"
-                "inds_another_run_at_its_target_ends_the_run"
+                "tests/unit/runtime/master/test_target_claims.py::"
+                "test_a_restart_that_finds_its_target_taken_over_ends_the_run"
             ),
         ),
         Mutant(
@@ -794,8 +793,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "            if uid not in claims\n",
             "",
             (
-                "tests/processes/test_two_installations.py::test_a_run_that_loses_its_t"
-                "arget_to_another_installation_ends_and_never_takes_it_back"
+                "tests/processes/test_two_installations.py::"
+                "test_a_run_that_loses_its_target_to_another_installation_ends_for_good"
             ),
         ),
     ),
@@ -805,20 +804,20 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     ): (
         Mutant(
             "pipelines/runtime/master/output/leftovers.py",
-            ("why_kept = NEEDED if item.name in need.names else need.doubts.get(item.run_id)"),
+            "why_kept = NEEDED if item.name in need.names else need.doubts.get(item.run_id)",
             "why_kept = need.doubts.get(item.run_id)",
             (
-                "tests/unit/runtime/master/test_leftovers.py::test_every_item_has_one_f"
-                "ate_and_only_what_surely_is_not_needed_goes"
+                "tests/unit/runtime/master/test_leftovers.py::"
+                "test_every_item_is_listed_once_and_discarded_only_if_surely_unneeded"
             ),
         ),
         Mutant(
             "pipelines/connectors/files/target.py",
-            ("            self._held_by(owner, run_id)\n            files ="),
+            "            self._held_by(owner, run_id)\n            files =",
             "            files =",
             (
-                "tests/contracts/test_sink_leftovers.py::test_only_the_run_that_holds_t"
-                "he_target_ends_anything[files]"
+                "tests/contracts/test_sink_leftovers.py::"
+                "test_only_the_run_that_holds_the_target_may_end_leftovers[files]"
             ),
         ),
         Mutant(
@@ -826,17 +825,17 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ('                raise InDoubt(f"The driver of run {run.run_id} has not ended.")'),
             "                pass",
             (
-                "tests/unit/runtime/master/test_leftovers.py::test_in_doubt_everything_"
-                "of_that_run_stays"
+                "tests/unit/runtime/master/test_leftovers.py::"
+                "test_all_leftovers_of_a_run_stay_while_its_points_are_in_doubt"
             ),
         ),
         Mutant(
             "pipelines/runtime/master/output/leftovers.py",
-            ("why_kept = NEEDED if item.name in need.names else need.doubts.get(item.run_id)"),
+            "why_kept = NEEDED if item.name in need.names else need.doubts.get(item.run_id)",
             "why_kept = need.doubts.get(item.run_id)",
             (
-                "tests/processes/test_leftovers.py::test_what_a_point_needs_outlives_a_"
-                "run_that_starts_afresh_and_is_committed_by_a_restore"
+                "tests/processes/test_leftovers.py::"
+                "test_output_prepared_for_a_point_survives_a_fresh_run_until_its_restore"
             ),
         ),
     ),
@@ -846,8 +845,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "if first != uid:",
             "if False:",
             (
-                "tests/unit/test_stream.py::test_two_sinks_that_would_lose_output_of_ea"
-                "ch_other_are_refused_by_uid"
+                "tests/unit/test_stream.py::"
+                "test_two_sinks_that_would_destroy_output_of_each_other_are_refused_by_uid"
             ),
         ),
         Mutant(
@@ -855,8 +854,9 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "if first != uid:",
             "if False:",
             (
-                "tests/contracts/test_sink.py::test_two_sinks_of_one_pipeline_in_one_pl"
-                "ace_are_refused_or_write_exactly[sqlite upsert]"
+                "tests/contracts/test_sink.py::"
+                "test_two_sinks_of_a_pipeline_in_one_place_are_refused_or_stay_exact[sq"
+                "lite upsert]"
             ),
         ),
         Mutant(
@@ -864,8 +864,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             'return "localhost" if name.lower() in LOOPBACK else name.lower()',
             "return name",
             (
-                "tests/unit/test_stream.py::test_two_sinks_that_would_lose_output_of_ea"
-                "ch_other_are_refused_by_uid"
+                "tests/unit/test_stream.py::"
+                "test_two_sinks_that_would_destroy_output_of_each_other_are_refused_by_uid"
             ),
         ),
     ),
@@ -884,8 +884,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             '"23505": LOOK_FIRST,',
             '"23505": END,',
             (
-                "tests/contracts/test_postgres.py::test_a_commit_that_is_still_under_wa"
-                "y_when_its_answer_is_lost_publishes_once"
+                "tests/contracts/test_postgres.py::"
+                "test_a_commit_still_under_way_after_a_lost_reply_publishes_once"
             ),
         ),
     ),
@@ -895,8 +895,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "return 0  # the start has it all",
             "pass",
             (
-                "tests/unit/points/test_published_output.py::test_a_recovery_fr"
-                "om_the_newest_point_publishes_nothing_again"
+                "tests/unit/points/test_published_output.py::"
+                "test_a_recovery_from_the_newest_point_republishes_nothing"
             ),
         ),
         Mutant(
@@ -904,8 +904,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "return max(0, later.records - earlier.records)",
             "return later.records",
             (
-                "tests/unit/points/test_published_output.py::test_a_fall_back_t"
-                "o_an_older_point_publishes_what_came_behind_it"
+                "tests/unit/points/test_published_output.py::"
+                "test_falling_back_to_an_older_point_republishes_what_came_after_it"
             ),
         ),
         Mutant(
@@ -913,8 +913,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "return max(0, later.records - earlier.records)",
             "return later.records",
             (
-                "tests/processes/test_published_again.py::test_records_that_are_publish"
-                "ed_again_are_counted_for_a_savepoint_and_for_a_fresh_start"
+                "tests/processes/test_published_again.py::"
+                "test_republished_records_are_counted_after_a_savepoint_or_a_fresh_start"
             ),
         ),
     ),
@@ -927,8 +927,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             'tumbling(seconds=_window_s(parameters["window_s"]))',
             'tumbling(seconds=1 + _window_s(parameters["window_s"]))',
             (
-                "tests/processes/test_page_views.py::test_counts_are_exact_in_each_syst"
-                "em_though_each_was_killed"
+                "tests/processes/test_page_views.py::"
+                "test_counts_are_exact_in_each_system_after_each_is_killed"
             ),
         ),
     ),
@@ -951,10 +951,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "examples/shop/shop/flow.py",
             "from pipelines.stream import (",
             "from pipelines.stream.windowed import (",
-            (
-                "tests/test_architecture.py::test_the_example_of_a_team_without_our_source_imp"
-                "orts_nothing_private"
-            ),
+            "tests/test_architecture.py::test_an_example_project_imports_nothing_private",
         ),
         Mutant(
             "pipelines/packages/wheel.py",

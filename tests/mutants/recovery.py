@@ -8,7 +8,9 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "pipelines/structured/formats.py",
             "    except UnicodeDecodeError as error:\n",
             "    except KeyError as error:\n",
-            ("tests/unit/test_outside_input.py::test_what_once_raised_another_error_is_damaged"),
+            (
+                "tests/unit/test_outside_input.py::test_content_that_once_raised_another_error_is_damaged"
+            ),
         ),
     ),
     "a run that a person cancels before it has slots ends at once and answers its requests": (
@@ -16,18 +18,15 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "pipelines/spark/stage.py",
             "            if is_cancelled():\n",
             "            if False:\n",
-            (
-                "tests/unit/spark/test_start.py::test_a_run_that_is_cancelled_does_not_wait_for"
-                "_yarn_any_more"
-            ),
+            "tests/unit/spark/test_start.py::test_a_cancelled_run_stops_waiting_for_yarn",
         ),
         Mutant(
             "pipelines/runtime/master/driving.py",
             "    except StartGivenUp:\n        return master.cancel_unstarted()\n",
             "    except StartGivenUp:\n        raise\n",
             (
-                "tests/unit/runtime/master/test_driving.py::test_a_run_that_is_cancelled_before_it"
-                "_has_slots_ends_and_answers"
+                "tests/unit/runtime/master/test_driving.py::"
+                "test_a_run_cancelled_before_it_has_slots_ends_and_answers_its_requests"
             ),
         ),
     ),
@@ -40,8 +39,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "if record.position in self._poison:",
             "if False:",
             (
-                "tests/unit/protocol/test_poison_records.py::test_a_record_that_is_quar"
-                "antined_is_not_blamed_for_what_comes_after"
+                "tests/unit/protocol/test_poison_records.py::"
+                "test_a_quarantined_record_is_not_blamed_for_later_failures"
             ),
         ),
         Mutant(
@@ -49,19 +48,19 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "        self._commit(self._log.take_restored())\n",
             "",
             (
-                "tests/unit/runtime/subtask/test_quarantine.py::test_what_the_restored_"
-                "point_had_prepared_is_committed_where_nothing_is_isolated_any_more"
+                "tests/unit/runtime/subtask/test_quarantine.py::"
+                "test_restored_quarantine_records_are_committed_even_without_isolation"
             ),
         ),
     ),
     "a quarantined record is replayed once": (
         Mutant(
             "pipelines/connectors/files/quarantine.py",
-            ("return [_named(split) for split in found if self._is_of_others(split.name)]"),
+            "return [_named(split) for split in found if self._is_of_others(split.name)]",
             "return [_named(split) for split in found]",
             (
-                "tests/unit/connectors/files/test_replayed_quarantine.py::test_it_finds"
-                "_what_other_runs_have_set_aside_and_gives_each_record_as_it_was"
+                "tests/unit/connectors/files/test_replayed_quarantine.py::"
+                "test_only_files_of_other_runs_are_found_and_records_come_back_unchanged"
             ),
         ),
         Mutant(
@@ -69,8 +68,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "{name.removeprefix(REPLAYED_PREFIX) for name in known}",
             "set()",
             (
-                "tests/unit/connectors/files/test_replayed_quarantine.py::test_what_is_"
-                "known_is_not_found_again_and_nothing_is_without_looking"
+                "tests/unit/connectors/files/test_replayed_quarantine.py::"
+                "test_a_known_file_is_not_found_again_and_none_if_looking_is_off"
             ),
         ),
         Mutant(
@@ -78,8 +77,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "if batch is None and self._quarantine.is_exhausted:",
             "if batch is None:",
             (
-                "tests/unit/runtime/subtask/test_replaying_reader.py::test_the_source_w"
-                "aits_while_its_quarantine_has_nothing_at_the_moment"
+                "tests/unit/runtime/subtask/test_replaying_reader.py::"
+                "test_the_source_waits_while_its_quarantine_is_temporarily_empty"
             ),
         ),
     ),
@@ -92,15 +91,15 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "self._asked is not None or self._has_put_back or self._context.spec.puts_back",
             "self._asked is not None or self._has_put_back",
             "tests/processes/test_undone_starts.py"
-            "::test_a_run_of_its_own_puts_back_what_a_run_that_is_over_has_set_aside",
+            "::test_a_separate_run_puts_back_output_that_an_ended_run_set_aside",
         ),
         Mutant(
             "pipelines/runtime/master/requests/start_undo.py",
             "return completed is not None or any(True for _ in own)",
             "return completed is not None",
             (
-                "tests/unit/runtime/test_undone_starts.py::test_a_point_that_a_dead_driver_publi"
-                "shed_without_a_word_counts_as_committed"
+                "tests/unit/runtime/test_undone_starts.py::"
+                "test_an_unreported_point_of_a_dead_driver_counts_as_committed"
             ),
         ),
         Mutant(
@@ -108,8 +107,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "if self._is_publishing():",
             "if False:",
             (
-                "tests/unit/runtime/test_undone_starts.py::test_a_checkpoint_whose_manifest_is_b"
-                "eing_written_may_be_complete"
+                "tests/unit/runtime/test_undone_starts.py::"
+                "test_an_undo_is_refused_while_a_manifest_is_being_written"
             ),
         ),
         Mutant(
@@ -117,8 +116,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "if newest is None or newest.sequence < begun.sequence:",
             "if newest is None:",
             (
-                "tests/unit/runtime/master/test_earlier_output.py::test_an_attempt_that_fell_"
-                "back_to_an_older_point_has_set_the_newer_output_aside"
+                "tests/unit/runtime/master/test_earlier_output.py::"
+                "test_falling_back_to_an_older_point_sets_the_newer_output_aside"
             ),
         ),
         Mutant(
@@ -126,8 +125,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "lineage=tuple(lineage), source_records=0",
             "lineage=(), source_records=0",
             (
-                "tests/processes/test_undone_starts.py::test_files_that_were_set_aside_come_bac"
-                "k_and_a_restore_goes_on"
+                "tests/processes/test_undone_starts.py::"
+                "test_undoing_a_start_puts_files_back_and_a_restore_continues"
             ),
         ),
     ),
@@ -155,43 +154,43 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             'check(permit.attempt == mine, "sinks commit for their own attempt", permit=permit)',
             'check(bool(mine), "sinks commit for their own attempt", permit=permit)',
             (
-                "tests/unit/runtime/subtask/test_gate_feed.py::test_a_sink_commits_with_a_permi"
-                "t_of_its_own_attempt_only"
+                "tests/unit/runtime/subtask/test_gate_feed.py::"
+                "test_a_sink_commits_only_with_a_permit_of_its_own_attempt"
             ),
         ),
         Mutant(
             "pipelines/bus/lease.py",
-            ("        self.check_held()\n        make_directory(self._directory.attempts)"),
+            "        self.check_held()\n        make_directory(self._directory.attempts)",
             "        make_directory(self._directory.attempts)",
             (
-                "tests/unit/bus/test_lease.py::test_a_holder_whose_lock_was_lost_is_sto"
-                "pped_by_whoever_took_over"
+                "tests/unit/bus/test_lease.py::"
+                "test_a_holder_whose_lock_file_vanished_stops_once_another_takes_over"
             ),
         ),
         Mutant(
             "pipelines/bus/lease.py",
             "return is_held and attempt == self.attempts_so_far()",
             "return is_held",
-            ("tests/unit/bus/test_lease.py::test_an_attempt_is_current_until_the_next_is_numbered"),
+            "tests/unit/bus/test_lease.py::test_an_attempt_is_current_until_the_next_is_numbered",
         ),
         Mutant(
             "pipelines/channels/handshake.py",
             "if claim.attempt != attempt:",
             "if claim.attempt > attempt:",
-            ("tests/unit/channels/test_handshake.py::test_a_stranger_is_refused_on_both_sides"),
+            "tests/unit/channels/test_handshake.py::test_a_stranger_is_refused_on_both_sides",
         ),
         Mutant(
             "pipelines/runtime/slot/vigil.py",
             "if stopped_ms > self._timeout_ms:",
             "if False:",
             (
-                "tests/unit/runtime/slot/test_vigil.py::test_a_process_that_was_stopped"
-                "_objects_though_it_hears_what_was_said_before"
+                "tests/unit/runtime/slot/test_vigil.py::"
+                "test_a_process_that_was_stopped_objects_despite_older_messages"
             ),
         ),
         Mutant(
             "pipelines/runtime/master/checkpoints/point_files.py",
-            ("            if not self._owns_run(attempt):\n                return NOT_OWNED\n"),
+            "            if not self._owns_run(attempt):\n                return NOT_OWNED\n",
             "",
             (
                 "tests/unit/runtime/master/test_checkpoint_host.py::test_after_the_leas"
@@ -200,7 +199,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         ),
         Mutant(
             "pipelines/runtime/master/checkpoints/point_files.py",
-            ("        if not self._owns_run(attempt):\n            return False\n"),
+            "        if not self._owns_run(attempt):\n            return False\n",
             "",
             (
                 "tests/unit/runtime/master/test_checkpoint_host.py::test_a_driver_that_"
@@ -225,7 +224,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "pipelines/protocol/driver_watch.py",
             "gap_ms = min(now_ms - self._looked_ms, GAP_SHARE_MAX * timeout_ms)",
             "gap_ms = now_ms - self._looked_ms",
-            ("tests/web/test_hung_drivers.py::test_a_machine_that_slept_has_no_driver_replaced"),
+            "tests/web/test_hung_drivers.py::test_no_driver_is_replaced_after_the_machine_slept",
         ),
         Mutant(
             "pipelines/bus/lease.py",
@@ -234,15 +233,15 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
                 '                raise BlockingIOError("the run has another owner")\n'
             ),
             "",
-            ("tests/unit/bus/test_lease.py::test_of_two_that_fence_off_one_driver_one_does"),
+            "tests/unit/bus/test_lease.py::test_a_driver_can_be_fenced_off_only_once",
         ),
         Mutant(
             "pipelines/bus/lease.py",
             "return _version_of(self._file) in (self._record, None)",
             "return True",
             (
-                "tests/processes/test_replaced_drivers.py::test_a_driver_that_goes_on_w"
-                "hile_its_successor_runs_disturbs_nothing"
+                "tests/processes/test_replaced_drivers.py::"
+                "test_a_driver_that_continues_beside_its_successor_disturbs_nothing"
             ),
         ),
     ),
@@ -255,8 +254,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "if each.end > read_up_to or each.closed_s >= closed_before_s:",
             "if each.closed_s >= closed_before_s:",
             (
-                "tests/unit/bus/test_journal_segments.py::test_however_long_a_run_is_ev"
-                "ery_reader_finds_what_it_found_in_one_file"
+                "tests/unit/bus/test_journal_segments.py::"
+                "test_readers_of_segments_find_the_same_events_as_in_one_file"
             ),
         ),
         Mutant(
@@ -264,15 +263,15 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "RecordQuarantined: None,",
             "RecordQuarantined: 1,",
             (
-                "tests/unit/bus/test_journal_segments.py::test_however_long_a_run_is_ev"
-                "ery_reader_finds_what_it_found_in_one_file"
+                "tests/unit/bus/test_journal_segments.py::"
+                "test_readers_of_segments_find_the_same_events_as_in_one_file"
             ),
         ),
     ),
     "no retained point loses a file, nothing unused stays": (
         Mutant(
             "pipelines/protocol/retention.py",
-            ("left = candidates.union(*(leaving.files for leaving in done)) - self.needed"),
+            "left = candidates.union(*(leaving.files for leaving in done)) - self.needed",
             "left = candidates.union(*(leaving.files for leaving in done))",
             (
                 "tests/unit/protocol/test_shared_files.py::test_a_file_that_a_newer_che"
@@ -284,8 +283,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "return has_ended and not self._is_of_unread(name)",
             "return has_ended",
             (
-                "tests/unit/protocol/test_shared_files.py::test_a_point_that_could_not_"
-                "be_read_keeps_all_that_it_may_refer_to"
+                "tests/unit/protocol/test_shared_files.py::"
+                "test_an_unreadable_point_keeps_every_file_that_it_may_refer_to"
             ),
         ),
         Mutant(
@@ -293,8 +292,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "oldest = whole[self._count - 1].order()",
             "oldest = whole[0].order()",
             (
-                "tests/unit/protocol/test_retention.py::test_the_newest_and_all_savepoi"
-                "nts_are_never_deleted"
+                "tests/unit/protocol/test_retention.py::"
+                "test_the_newest_points_and_all_savepoints_are_never_deleted"
             ),
         ),
         Mutant(
@@ -306,8 +305,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
             "            points",
             (
-                "tests/unit/runtime/master/test_kept_rows.py::test_rows_stay_while_a_po"
-                "int_of_any_run_names_them_and_go_with_the_last"
+                "tests/unit/runtime/master/test_kept_rows.py::"
+                "test_rows_stay_until_no_point_of_any_run_names_them"
             ),
         ),
         Mutant(
@@ -315,8 +314,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "if rows.name not in needed:",
             "if True:",
             (
-                "tests/unit/runtime/master/test_kept_rows.py::test_rows_stay_while_a_po"
-                "int_of_any_run_names_them_and_go_with_the_last"
+                "tests/unit/runtime/master/test_kept_rows.py::"
+                "test_rows_stay_until_no_point_of_any_run_names_them"
             ),
         ),
     ),
@@ -326,8 +325,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "return tries >= self._tries_min and over_ms >= self._over_min_ms",
             "return tries >= self._tries_min",
             (
-                "tests/unit/protocol/test_repeated_failures.py::test_one_bad_record_is_"
-                "found_at_the_first_try_that_is_late_enough"
+                "tests/unit/protocol/test_repeated_failures.py::"
+                "test_a_bad_record_is_found_at_the_first_try_after_the_required_time"
             ),
         ),
     ),
@@ -338,7 +337,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "SPOUT_ACKED: 0,",
             (
                 "tests/unit/runtime/subtask/test_acked_positions.py"
-                "::test_what_was_emitted_less_what_lies_beyond_is_the_position"
+                "::test_the_position_is_the_emitted_records_minus_those_beyond_it"
             ),
         ),
         Mutant(
@@ -346,8 +345,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "self._reached_records = max(before, restored_records)",
             "self._reached_records = before + restored_records",
             (
-                "tests/unit/runtime/master/test_replay_figures.py::test_what_is_read_ag"
-                "ain_is_the_difference_of_two_positions"
+                "tests/unit/runtime/master/test_replay_figures.py::"
+                "test_the_records_to_replay_are_the_difference_of_two_positions"
             ),
         ),
     ),
@@ -361,8 +360,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
             "    return look()",
             (
-                "tests/unit/connectors/test_beginning.py::test_who_knows_the_listing_se"
-                "es_the_same_files_whatever_has_become_of_them"
+                "tests/unit/connectors/test_beginning.py::"
+                "test_a_known_listing_shows_the_same_files_after_the_directory_changed"
             ),
         ),
         Mutant(
@@ -370,14 +369,14 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "and uid not in self._found.splits",
             "",
             (
-                "tests/unit/runtime/master/test_run_beginning.py::test_a_log_is_looked_"
-                "at_once_for_all_attempts_and_drivers"
+                "tests/unit/runtime/master/test_run_beginning.py::"
+                "test_a_log_is_inspected_only_once_for_all_attempts_and_drivers"
             ),
         ),
         Mutant(
             "pipelines/connectors/positions.py",
-            ("    if listed is None:\n        return look()"),
-            ("    if listed is None or listed:\n        return look()"),
+            "    if listed is None:\n        return look()",
+            "    if listed is None or listed:\n        return look()",
             (
                 "tests/processes/test_growing_sources.py::test_all_slots_read_the_files"
                 "_that_the_driver_has_listed"
@@ -412,15 +411,17 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "pipelines/connectors/positions.py",
             "if oldest > split.offset:",
             "if False:",
-            ("tests/contracts/test_growing_source.py::test_what_is_gone_is_named_and_not_skipped"),
+            (
+                "tests/contracts/test_growing_source.py::test_lost_records_are_reported_and_not_skipped"
+            ),
         ),
         Mutant(
             "pipelines/connectors/redis/stream_entries.py",
             "return self.max_deleted + 1 if is_lost else 0",
             "return 0",
             (
-                "tests/unit/connectors/redis/test_stream_extent.py::test_an_entry_delet"
-                "ed_below_an_older_hole_is_missed_at_once_where_none_before_it_is_left"
+                "tests/unit/connectors/redis/test_stream_extent.py::"
+                "test_a_deletion_below_an_older_hole_is_noticed_if_no_read_entry_remains"
             ),
         ),
     ),
@@ -432,10 +433,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "pipelines/connectors/split_progress.py",
             "        yield pack_of(some)",
             "        yield pack_of(some[1:])",
-            (
-                "tests/unit/connectors/test_split_packs.py::test_a_pack_gives_every_nam"
-                "e_back_as_it_was"
-            ),
+            "tests/unit/connectors/test_split_packs.py::test_a_pack_returns_every_name_unchanged",
         ),
         Mutant(
             "pipelines/runtime/subtask/sources/found_splits.py",
@@ -450,15 +448,15 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     "nothing outside the configured roots is touched": (
         Mutant(
             "pipelines/storage/roots.py",
-            ("        if not is_inside:\n            raise self._outside(location)\n"),
+            "        if not is_inside:\n            raise self._outside(location)\n",
             "",
-            "tests/unit/storage/test_roots.py::test_no_directory_outside_is_touched",
+            "tests/unit/storage/test_roots.py::test_the_store_touches_no_directory_outside_its_root",
         ),
         Mutant(
             "pipelines/storage/roots.py",
             "self.parts[: len(root.parts)] == root.parts",
             "self.key.startswith(root.key)",
-            "tests/unit/storage/test_roots.py::test_no_object_outside_is_touched",
+            "tests/unit/storage/test_roots.py::test_the_store_touches_no_object_outside_its_root",
         ),
     ),
     (
@@ -470,8 +468,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "        self._delete_given_up()\n        self._say_what_comes_again(start)\n",
             "        self._say_what_comes_again(start)\n",
             (
-                "tests/unit/runtime/test_given_up_points.py::test_it_is_gone_before_outp"
-                "ut_is_rolled_back"
+                "tests/unit/runtime/test_given_up_points.py::"
+                "test_a_given_up_point_is_deleted_before_output_is_rolled_back"
             ),
         ),
         Mutant(
@@ -479,8 +477,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "            if may_be_complete:\n",
             "            if False:\n",
             (
-                "tests/unit/runtime/test_given_up_points.py::test_it_is_gone_before_outp"
-                "ut_is_rolled_back"
+                "tests/unit/runtime/test_given_up_points.py::"
+                "test_a_given_up_point_is_deleted_before_output_is_rolled_back"
             ),
         ),
         Mutant(
@@ -488,8 +486,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "        self._files.discard_given_up(context.fence.current)\n",
             "",
             (
-                "tests/unit/runtime/test_given_up_points.py::test_it_is_deleted_as_soon_"
-                "as_the_storage_answers_again"
+                "tests/unit/runtime/test_given_up_points.py::"
+                "test_a_given_up_point_is_deleted_once_the_storage_answers_again"
             ),
         ),
         Mutant(
@@ -497,8 +495,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "        found.given_up,\n",
             "",
             (
-                "tests/unit/runtime/test_given_up_points.py::test_a_later_driver_deletes"
-                "_it_and_goes_back_to_the_point_before"
+                "tests/unit/runtime/test_given_up_points.py::"
+                "test_a_later_driver_deletes_a_given_up_point_and_restores_the_previous"
             ),
         ),
         Mutant(
@@ -509,8 +507,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
             "",
             (
-                "tests/unit/runtime/master/test_crash_at_every_step.py::test_a_point_tha"
-                "t_was_given_up_is_whole_or_gone_and_never_comes_back[fails]"
+                "tests/unit/runtime/master/test_crash_at_every_step.py::"
+                "test_an_abandoned_point_is_either_whole_or_deleted_after_a_death[fails]"
             ),
         ),
         Mutant(
@@ -518,8 +516,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "point.checkpoint_id in ids or point.location == location",
             "point.location == location",
             (
-                "tests/unit/runtime/master/test_run_opening.py::test_a_point_that_was_re"
-                "ported_as_failed_is_none_though_its_manifest_is_there"
+                "tests/unit/runtime/master/test_run_opening.py::"
+                "test_a_checkpoint_reported_as_failed_is_no_point_despite_its_manifest"
             ),
         ),
         Mutant(
@@ -527,8 +525,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "    CheckpointFailed: UNPUBLISHED_KEPT,",
             "    ",
             (
-                "tests/unit/runtime/master/test_run_opening.py::test_a_point_that_was_re"
-                "ported_as_failed_is_none_though_its_manifest_is_there"
+                "tests/unit/runtime/master/test_run_opening.py::"
+                "test_a_checkpoint_reported_as_failed_is_no_point_despite_its_manifest"
             ),
         ),
     ),
@@ -550,16 +548,15 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "max(0.0, min(waited_ms, passed_ms))",
             "0.0",
             (
-                "tests/unit/runtime/master/test_recovery_watch.py::test_what_the_supervision_wai"
-                "ted_on_purpose_is_backoff_and_not_detection"
+                "tests/unit/runtime/master/test_recovery_watch.py::"
+                "test_a_deliberate_wait_of_the_supervision_is_backoff_and_not_detection"
             ),
         ),
         Mutant(
             "pipelines/protocol/restart.py",
             "self._due_ms = min(self._due_ms, now_ms)",
             "pass",
-            "tests/unit/protocol/test_restart.py::"
-            "test_after_a_retry_the_moment_that_was_due_is_forgotten",
+            "tests/unit/protocol/test_restart.py::test_a_retry_discards_the_pending_restart_time",
         ),
         Mutant(
             "pipelines/protocol/restart.py",
@@ -573,14 +570,14 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "        self._last_ms += waited_ms\n",
             "",
             "tests/unit/protocol/test_recovery.py::"
-            "test_what_is_waited_on_purpose_is_backoff_and_in_no_other_step",
+            "test_deliberate_waits_count_as_backoff_and_in_no_other_step",
         ),
         Mutant(
             "pipelines/runtime/master/attempt/failures.py",
             "        self._restart.on_retried(now_ms)\n",
             "",
             "tests/unit/runtime/master/test_job_master.py::"
-            "test_a_person_ends_the_wait_before_a_restart_and_the_wait_is_a_phase_of_its_own",
+            "test_a_retry_ends_the_wait_before_a_restart_and_the_wait_is_its_own_phase",
         ),
     ),
     "a damaged point is never restored silently": (
@@ -603,9 +600,9 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
             "        yield",
             (
-                "tests/contracts/test_damaged_points.py::test_a_damaged_file_is_named_b"
-                "y_everybody_and_loaded_by_nobody[files-canonical-value-.parquet-missin"
-                "g]"
+                "tests/contracts/test_damaged_points.py::"
+                "test_every_reader_names_a_damaged_file_and_none_loads_it[files-canonic"
+                "al-value-.parquet-missing]"
             ),
         ),
     ),
@@ -618,13 +615,13 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "return self._was_refused or bool(self.damaged_among(confirmed))",
             "return bool(self.damaged_among(confirmed))",
             (
-                "tests/unit/protocol/test_damaged_files.py::test_after_a_refused_checkp"
-                "oint_all_begin_anew_until_a_whole_one_completes"
+                "tests/unit/protocol/test_damaged_files.py::"
+                "test_after_a_refusal_checkpoints_are_full_until_an_undamaged_one_completes"
             ),
         ),
         Mutant(
             "pipelines/protocol/retention.py",
-            ("return sorted(self.every_newest_first(), key=lambda point: point in self._damaged)"),
+            "return sorted(self.every_newest_first(), key=lambda point: point in self._damaged)",
             "return self.every_newest_first()",
             (
                 "tests/unit/protocol/test_damaged_files.py::test_a_recovery_takes_no_da"
@@ -639,8 +636,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
             "return confirmed_id",
             (
-                "tests/contracts/test_damaged_chain_files.py::test_a_damaged_file_of_a_"
-                "chain_is_written_again_by_the_next_checkpoint"
+                "tests/contracts/test_damaged_chain_files.py::"
+                "test_the_next_checkpoint_rewrites_a_damaged_file_of_a_chain"
             ),
         ),
         Mutant(
@@ -651,8 +648,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
             "return confirmed_id",
             (
-                "tests/processes/test_damaged_chains.py::test_after_a_finding_no_checkp"
-                "oint_needs_the_damaged_file_and_a_kill_costs_nothing"
+                "tests/processes/test_damaged_chains.py::"
+                "test_once_damage_is_found_no_checkpoint_needs_the_file_even_after_a_kill"
             ),
         ),
         Mutant(
@@ -660,8 +657,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "names = self._files.damaged_among(shared_names(manifest.subtasks))",
             "names: list[str] = []",
             (
-                "tests/unit/runtime/master/test_damage_memory.py::test_a_manifest_with_"
-                "a_damaged_file_is_not_published_and_all_begin_anew"
+                "tests/unit/runtime/master/test_damage_memory.py::"
+                "test_a_manifest_with_a_damaged_file_is_refused_and_the_next_one_is_full"
             ),
         ),
     ),
@@ -672,8 +669,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "        if self._asked:\n            return now_ms\n",
             "",
             (
-                "tests/unit/runtime/master/test_verification.py::test_all_requests_of_a_r"
-                "eading_under_way_share_the_next_one"
+                "tests/unit/runtime/master/test_verification.py::"
+                "test_requests_during_a_verification_share_the_next_one"
             ),
         ),
         Mutant(
@@ -681,9 +678,9 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "self._verifier.on_asked(command.request_id)",
             "pass",
             (
-                "tests/processes/test_damaged_chains.py::test_after_a_finding_no_checkpoi"
-                "nt_needs_the_damaged_file_and_a_kill_costs_nothing[another process-hashm"
-                "ap]"
+                "tests/processes/test_damaged_chains.py::"
+                "test_once_damage_is_found_no_checkpoint_needs_the_file_even_after_a_ki"
+                "ll[another process-hashmap]"
             ),
         ),
         Mutant(
@@ -691,8 +688,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "if is_driven(run):",
             "if True:",
             (
-                "tests/unit/bus/test_damage_notice.py::test_no_run_is_asked_that_is_over_"
-                "or_that_the_point_does_not_lie_with"
+                "tests/unit/bus/test_damage_notice.py::"
+                "test_ended_runs_and_runs_without_the_point_are_not_asked"
             ),
         ),
         Mutant(
@@ -711,8 +708,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "        *_left_behind(manifest, held, dropped, undeclared, target),\n",
             "",
             (
-                "tests/unit/protocol/test_compatibility.py::test_an_operator_that_is_go"
-                "ne_needs_the_permission_to_leave_its_state"
+                "tests/unit/protocol/test_compatibility.py::"
+                "test_dropping_the_state_of_a_missing_operator_needs_permission"
             ),
         ),
         Mutant(
@@ -720,8 +717,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "        _compatibility(found),\n",
             "",
             (
-                "tests/unit/points/test_preflight.py::test_an_operator_that_is_gone_is_"
-                "named_and_may_be_left_behind"
+                "tests/unit/points/test_preflight.py::"
+                "test_a_missing_operator_is_named_and_its_state_may_be_dropped"
             ),
         ),
     ),
@@ -731,15 +728,17 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "pipelines/points/input.py",
             "if each.gap.text in accepted]",
             "]",
-            ("tests/unit/points/test_gaps.py::test_a_gap_that_has_grown_is_not_the_accepted_one"),
+            (
+                "tests/unit/points/test_gaps.py::test_a_gap_that_grew_or_shrank_is_not_the_accepted_one"
+            ),
         ),
         Mutant(
             "pipelines/audit/auditor.py",
             "(behind is not None and split.first == behind)",
             "behind is not None",
             (
-                "tests/unit/audit/test_input_audit.py::test_only_the_very_gap_that_was_accept"
-                "ed_is_no_difference"
+                "tests/unit/audit/test_input_audit.py::"
+                "test_only_the_exact_gap_that_was_accepted_is_no_difference"
             ),
         ),
         Mutant(
@@ -747,8 +746,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "start.ledger, self._gaps_of(start))",
             "start.ledger)",
             (
-                "tests/processes/test_accepted_gaps.py::test_a_run_goes_past_the_gap_that_was_a"
-                "ccepted_and_its_ledger_says_so"
+                "tests/processes/test_accepted_gaps.py::"
+                "test_a_run_passes_an_accepted_gap_and_its_ledger_records_it"
             ),
         ),
     ),
@@ -758,8 +757,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "renamed_uids=spec.renamed_uids if start and start.location == spec.restore_from else",
             "renamed_uids={} if start else",
             (
-                "tests/processes/test_process_functions.py::test_operators_that_were_re"
-                "named_go_on_with_their_state_also_if_the_restore_is_killed"
+                "tests/processes/test_process_functions.py::"
+                "test_renamed_operators_keep_their_state_even_if_the_restore_is_killed"
             ),
         ),
         Mutant(
@@ -775,18 +774,15 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "pipelines/protocol/compatibility.py",
             "if any(each.has_output or each.outputs for each in held[old]):\n",
             "if False:\n",
-            (
-                "tests/unit/protocol/test_compatibility.py::test_a_new_name_that_cannot"
-                "_be_given_is_refused"
-            ),
+            "tests/unit/protocol/test_compatibility.py::test_an_impossible_renaming_is_refused",
         ),
         Mutant(
             "pipelines/points/preflight.py",
             "        _new_names(unfit, question),\n",
             "",
             (
-                "tests/unit/points/test_preflight.py::test_an_operator_with_another_uid"
-                "_is_guessed_and_mapped_by_hand"
+                "tests/unit/points/test_preflight.py::"
+                "test_a_renamed_operator_is_guessed_and_can_be_mapped_by_hand"
             ),
         ),
         Mutant(
@@ -794,8 +790,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "    return {old: each for old, each in found.items() if taken.count(each) == 1}",
             "    return found",
             (
-                "tests/unit/protocol/test_compatibility.py::test_what_may_be_another_op"
-                "erator_is_not_named"
+                "tests/unit/protocol/test_compatibility.py::"
+                "test_no_renaming_is_guessed_in_case_of_doubt"
             ),
         ),
         Mutant(
@@ -803,8 +799,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "            renamed_uids=asked.renamed,\n",
             "",
             (
-                "tests/web/test_fresh_code.py::test_a_renamed_operator_is_mapped_by_han"
-                "d_on_the_page_of_the_restore"
+                "tests/web/test_fresh_code.py::"
+                "test_a_renamed_operator_is_mapped_by_hand_on_the_restore_page"
             ),
         ),
     ),
@@ -824,22 +820,24 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "pipelines/channels/handshake.py",
             "return Refusal.WRONG_TOKEN",
             "return None",
-            ("tests/unit/channels/test_handshake.py::test_a_stranger_is_refused_on_both_sides"),
+            "tests/unit/channels/test_handshake.py::test_a_stranger_is_refused_on_both_sides",
         ),
         Mutant(
             "pipelines/channels/handshake.py",
             ('if not hmac.compare_digest(verdict[1:], _proof(secret, b"server", hello, answer)):'),
             "if False:",
             (
-                "tests/unit/channels/test_handshake.py::test_a_server_without_the_token"
-                "_is_not_believed"
+                "tests/unit/channels/test_handshake.py::"
+                "test_a_client_rejects_a_server_without_the_token"
             ),
         ),
         Mutant(
             "pipelines/channels/guarded_port.py",
             "if claim.slot in self._admitted:",
             "if False:",
-            ("tests/unit/channels/test_slot_network.py::test_a_slot_connects_once_an_attempt"),
+            (
+                "tests/unit/channels/test_slot_network.py::test_a_slot_connects_only_once_per_attempt"
+            ),
         ),
         Mutant(
             "pipelines/channels/guarded_port.py",
@@ -850,8 +848,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
             "",
             (
-                "tests/unit/channels/test_guarded_port.py::test_a_process_short_of_file"
-                "s_takes_callers_again_once_it_has_some"
+                "tests/unit/channels/test_guarded_port.py::"
+                "test_a_port_accepts_callers_again_after_a_shortage_of_files"
             ),
         ),
         Mutant(
@@ -870,8 +868,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "rows=sum(handle.rows for handle in handles),",
             "rows=handles[0].rows,",
             (
-                "tests/unit/points/test_browsing.py::test_what_a_point_holds_is_told_by"
-                "_operator_and_state"
+                "tests/unit/points/test_browsing.py::"
+                "test_the_contents_of_a_point_are_listed_by_operator_and_state"
             ),
         ),
         Mutant(
@@ -890,8 +888,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "return self in (Fitness.VERIFIED, Fitness.UNREAD)",
             "return self is not Fitness.GONE",
             (
-                "tests/unit/points/test_recommendation.py::test_newer_ones_that_cannot_b"
-                "e_used_are_named_with_why"
+                "tests/unit/points/test_recommendation.py::"
+                "test_newer_unusable_points_are_named_with_the_reason"
             ),
         ),
         Mutant(
@@ -899,8 +897,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "best = max(usable",
             "best = min(usable",
             (
-                "tests/unit/points/test_recommendation.py::test_what_is_recommended_can_"
-                "be_used_and_nothing_better_is_left"
+                "tests/unit/points/test_recommendation.py::"
+                "test_the_recommended_point_is_usable_and_no_better_one_exists"
             ),
         ),
     ),

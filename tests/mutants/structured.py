@@ -7,7 +7,7 @@ READING = "tests/unit/structured/test_reading.py"
 FORK = "tests/unit/structured/test_fork.py"
 MOVING = "tests/unit/structured/test_moving.py"
 REPARTITION = "tests/web/test_watched_repartition.py"
-DAMAGE = f"{DOCTOR}::test_it_names_a_staged_damage"
+DAMAGE = f"{DOCTOR}::test_the_doctor_names_a_staged_damage"
 
 STRUCTURED: dict[str, tuple[Mutant, ...]] = {
     ("the doctor names what is wrong with a checkpoint directory of Spark, and invents nothing"): (
@@ -21,7 +21,7 @@ STRUCTURED: dict[str, tuple[Mutant, ...]] = {
             "pipelines/structured/doctor.py",
             "for v in each.files if v > planned + 1",
             "for v in each.files if v > planned",
-            f"{DOCTOR}::test_it_finds_nothing_on_healthy_directories",
+            f"{DOCTOR}::test_the_doctor_finds_nothing_in_healthy_directories",
         ),
         Mutant(
             "pipelines/structured/doctor.py",
@@ -56,14 +56,14 @@ STRUCTURED: dict[str, tuple[Mutant, ...]] = {
             "pipelines/structured/moving.py",
             "    left_behind = [_state_of(each) for each in query.operators]\n",
             "    left_behind: list[str] = []\n",
-            f"{MOVING}::test_state_watermark_and_unknown_sources_stay_behind_by_name",
+            f"{MOVING}::test_state_watermark_and_unknown_sources_are_named_as_left_behind",
         ),
         Mutant(
             "pipelines/connectors/kafka/topics.py",
             "        if oldest <= given <= newest:\n",
             "        if given <= newest:\n",
             "tests/contracts/test_kafka_topics.py::"
-            "test_a_run_begins_at_given_offsets_and_elsewhere_as_it_was_chosen",
+            "test_a_run_begins_at_given_offsets_and_elsewhere_at_the_chosen_start",
         ),
     ),
     (
@@ -92,7 +92,7 @@ STRUCTURED: dict[str, tuple[Mutant, ...]] = {
             "pipelines/structured/logs.py",
             "    return _files(log, {}, batch_id)\n",
             "    return {}\n",
-            f"{FORK}::test_a_new_output_begins_with_the_log_of_a_rewound_one_without_its_entries",
+            f"{FORK}::test_a_new_output_begins_with_the_rewound_log_without_its_entries",
         ),
         Mutant(
             "pipelines/structured/recovery.py",
@@ -110,7 +110,7 @@ STRUCTURED: dict[str, tuple[Mutant, ...]] = {
             "pipelines/structured/savepoints.py",
             "            content = relocated(content, self._target)\n",
             "            pass\n",
-            f"{FORK}::test_a_copy_names_schema_files_of_its_own_and_of_no_later_batch",
+            f"{FORK}::test_a_fork_refers_to_its_own_schema_files_and_to_no_later_batch",
         ),
         Mutant(
             "pipelines/structured/logs.py",
@@ -131,7 +131,7 @@ STRUCTURED: dict[str, tuple[Mutant, ...]] = {
             "is_alone = with_files == 1 and",
             "is_alone = with_files == 0 and",
             "tests/unit/structured/test_repartition.py::"
-            "test_an_operator_that_has_files_in_one_of_its_partitions_is_refused",
+            "test_an_operator_with_files_in_only_one_partition_is_refused",
         ),
         Mutant(
             "ftdash/watching/services/forks.py",

@@ -25,7 +25,7 @@ OFTEN = {"execution.checkpointing.interval": "50 ms"}
 STREAM = "trimmed-while-stopped"
 
 
-def test_a_run_goes_past_the_gap_that_was_accepted_and_its_ledger_says_so(
+def test_a_run_passes_an_accepted_gap_and_its_ledger_records_it(
     tmp_path: Path, redis_server: RedisBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SERVER, redis_server.url)

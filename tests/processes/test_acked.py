@@ -17,7 +17,7 @@ TOTAL = 6_000
 ACKED = {CHECKPOINTING + "mode": "ACKED"}
 
 
-def test_after_a_crash_nothing_is_lost_and_what_was_not_known_to_be_processed_comes_twice(
+def test_a_crash_loses_nothing_and_doubles_only_records_not_known_as_acked(
     tmp_path: Path,
 ) -> None:
     """The checkpoint contains what was known at the cut. The slot that dies hosts the acker."""
@@ -33,7 +33,7 @@ def test_after_a_crash_nothing_is_lost_and_what_was_not_known_to_be_processed_co
     assert counts == Balance(lost=0, doubled=seen - known)
 
 
-def test_undisturbed_nothing_is_doubled_and_every_message_is_counted(tmp_path: Path) -> None:
+def test_an_undisturbed_run_doubles_nothing_and_counts_every_message(tmp_path: Path) -> None:
     settings = {**ACKED, CHECKPOINTING + "interval": "50 ms", "topology.acker.executors": "2"}
     with hosted_run(
         tmp_path, {"total": str(TOTAL)}, settings=settings, asked={"pipeline": "relay"}

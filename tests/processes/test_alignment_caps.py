@@ -17,7 +17,7 @@ BELOW, BEYOND = range(2)  # slots, which get 28 and 72 of the records that wait 
 TOLERANT = {CHECKPOINTING + "tolerable-failed-checkpoints": "3"}
 
 
-def test_beyond_its_cap_an_alignment_may_go_on_and_says_who_was(tmp_path: Path) -> None:
+def test_an_alignment_over_its_cap_may_continue_and_reports_the_channel(tmp_path: Path) -> None:
     with scripted(tmp_path, SMALL) as script:
         script.until_between_the_barriers()
         assert not script.seen(BEHIND)
@@ -30,7 +30,7 @@ def test_beyond_its_cap_an_alignment_may_go_on_and_says_who_was(tmp_path: Path) 
     assert over_cap == [[False, False], [True, False]]
 
 
-def test_beyond_its_cap_an_alignment_may_begin_to_overtake(tmp_path: Path) -> None:
+def test_an_alignment_over_its_cap_may_start_to_overtake(tmp_path: Path) -> None:
     with scripted(tmp_path, {**SMALL, CAP + "when-exceeded": "unaligned"}) as script:
         script.until_between_the_barriers()
         script.run.wait_for(lambda _: bool(script.seen(BEHIND)), STEP_S)
@@ -44,7 +44,7 @@ def test_beyond_its_cap_an_alignment_may_begin_to_overtake(tmp_path: Path) -> No
     assert slow.persisted_records > 0
 
 
-def test_beyond_its_cap_an_alignment_may_be_given_up_and_the_next_one_is_exact(
+def test_an_alignment_over_its_cap_may_abort_and_the_next_one_is_exact(
     tmp_path: Path,
 ) -> None:
     settings = {**SMALL, **TOLERANT, CAP + "when-exceeded": "abort"}

@@ -23,7 +23,7 @@ ASKING = {"pipeline": "asking"}
 
 
 @pytest.mark.parametrize(("settings", "ordered"), [(SOONER, "yes"), (UNALIGNED, "no")])
-def test_each_result_comes_once_after_a_kill_and_at_another_parallelism(
+def test_each_result_is_emitted_once_after_a_kill_and_at_another_parallelism(
     tmp_path: Path, settings: dict[str, str], ordered: str
 ) -> None:
     asked = {"total": str(TOTAL), "ordered": ordered}

@@ -29,7 +29,7 @@ FLOW: dict[str, object] = {"pipeline": "numbers_rows"}
 
 
 @pytest.mark.parametrize("kind", ["plain", "prepared"])
-def test_what_outlives_every_kill_is_proven_and_what_a_hand_changes_is_told(
+def test_rows_are_proven_after_every_kill_and_manual_changes_are_reported(
     tmp_path: Path, postgres: PostgresServer, kind: str
 ) -> None:
     schema = f"a{uuid.uuid4().hex}"

@@ -26,7 +26,7 @@ WITH_RECORDS_IN_FLIGHT = "kill uploaded slot=1 nth=5; kill uploaded attempt=2 sl
 @pytest.mark.parametrize(
     ("settings", "faults"), [(OFTEN, MID_ALIGNMENT), (UNALIGNED, WITH_RECORDS_IN_FLIGHT)]
 )
-def test_where_two_ways_meet_every_record_comes_once_by_each_and_in_order(
+def test_every_record_arrives_once_and_in_order_over_each_of_two_paths(
     tmp_path: Path, settings: dict[str, str], faults: str
 ) -> None:
     plan = {**settings, "testing.faults": faults}
@@ -43,7 +43,7 @@ def test_where_two_ways_meet_every_record_comes_once_by_each_and_in_order(
 
 
 @pytest.mark.parametrize("total", [0, 100])
-def test_checkpoints_go_on_and_commit_where_splits_are_silent_empty_or_at_their_end(
+def test_checkpoints_still_commit_while_splits_are_silent_empty_or_ended(
     tmp_path: Path, total: int
 ) -> None:
     parameters = {"script": str(tmp_path), "total": str(total)}

@@ -34,7 +34,7 @@ def test_checkpoints_overlap_and_a_killed_slot_changes_nothing(tmp_path: Path) -
     assert_exact(tmp_path / "output")
 
 
-def test_checkpoints_overlap_where_nobody_waits_for_barriers(tmp_path: Path) -> None:
+def test_at_least_once_checkpoints_also_overlap(tmp_path: Path) -> None:
     at_least_once = {**CONCURRENT, "execution.checkpointing.mode": "AT_LEAST_ONCE"}
     with hosted_run(tmp_path, LONGER, settings=at_least_once) as run:
         run.wait_for(lambda _: most_under_way(run) == 3, STEP_S)
@@ -47,7 +47,7 @@ def test_checkpoints_overlap_where_nobody_waits_for_barriers(tmp_path: Path) -> 
     assert_exact(tmp_path / "output")
 
 
-def test_a_killed_driver_leaves_no_id_to_be_used_again(tmp_path: Path) -> None:
+def test_a_successor_never_reuses_a_checkpoint_id_of_a_killed_driver(tmp_path: Path) -> None:
     with hosted_run(tmp_path, LONGER, settings=CONCURRENT) as run:
         run.wait_for(lambda _: len(run.completed()) >= 3, STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)

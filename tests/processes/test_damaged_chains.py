@@ -36,7 +36,7 @@ NEVER_LOOKS = {"execution.checkpointing.verification-interval": "0"}
 
 @BACKENDS
 @pytest.mark.parametrize("finder", ["schedule", "checkpoint", "another process"])
-def test_after_a_finding_no_checkpoint_needs_the_damaged_file_and_a_kill_costs_nothing(
+def test_once_damage_is_found_no_checkpoint_needs_the_file_even_after_a_kill(
     tmp_path: Path, backend: str, finder: str
 ) -> None:
     """Three finders meet the damage in turn.
@@ -84,7 +84,7 @@ def test_after_a_finding_no_checkpoint_needs_the_damaged_file_and_a_kill_costs_n
     assert_exact(tmp_path / "output")
 
 
-def test_every_point_that_refers_to_the_file_is_marked_and_the_others_are_not(
+def test_exactly_the_points_that_refer_to_the_damaged_file_are_marked(
     tmp_path: Path,
 ) -> None:
     keeps = {"execution.checkpointing.num-retained": "1000"}
@@ -109,7 +109,7 @@ def test_every_point_that_refers_to_the_file_is_marked_and_the_others_are_not(
     assert failed == {"DAMAGED_FILE"}
 
 
-def test_a_driver_that_takes_over_remembers_and_passes_over_what_is_marked(tmp_path: Path) -> None:
+def test_a_driver_that_takes_over_tries_points_marked_as_damaged_last(tmp_path: Path) -> None:
     """It tries points without the file first, and the others when none of those is left."""
     keeps = {"execution.checkpointing.num-retained": "1000"}
     settings = {**settings_of("rocksdb", tmp_path / "local"), **NEVER_LOOKS, **keeps}

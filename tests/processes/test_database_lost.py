@@ -50,7 +50,9 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-def test_postgresql_is_killed_and_comes_back(tmp_path: Path, postgres: PostgresServer) -> None:
+def test_a_run_continues_while_postgresql_is_killed_and_restarted(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
     def value(query: str) -> object:
         return postgres.rows(query)[0][0]
 
@@ -63,7 +65,9 @@ def test_postgresql_is_killed_and_comes_back(tmp_path: Path, postgres: PostgresS
 
 
 @pytest.mark.parametrize("trouble", ["removed", "locked"])
-def test_a_sqlite_file_is_out_of_reach_for_a_while(tmp_path: Path, trouble: str) -> None:
+def test_a_run_continues_while_the_sqlite_file_is_out_of_reach(
+    tmp_path: Path, trouble: str
+) -> None:
     def value(query: str) -> object:
         with sqlite3.connect(tmp_path / "ftdash.sqlite3") as database:
             return database.execute(query).fetchone()[0]

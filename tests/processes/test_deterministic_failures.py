@@ -26,7 +26,7 @@ AT_ONCE = QUICK_RESTARTS | {
 }
 
 
-def test_a_service_that_is_away_and_says_so_with_an_error_of_its_own_ends_no_run(
+def test_a_custom_error_of_an_unavailable_service_does_not_end_the_run(
     tmp_path: Path,
 ) -> None:
     """The run fails at the same records again and again, until the service is back."""
@@ -65,7 +65,7 @@ def test_a_poison_record_is_named_with_split_and_offset_and_ends_the_run(tmp_pat
     assert (first.origin.first_offset, first.origin.last_offset) == (offset, offset)
 
 
-def test_behind_an_exchange_and_a_window_the_batch_in_work_is_named(tmp_path: Path) -> None:
+def test_a_failure_behind_an_exchange_and_a_window_names_the_batch_in_work(tmp_path: Path) -> None:
     poison_total = sum(range(6 * KEYS, 60, KEYS)) + sum(range(0, 6 * KEYS, KEYS))  # key 0, 1st min
     paced = {"poison_total": str(poison_total), "hours_per_s": "0.2"}
     apart = {"pipeline.coalescing.max-rows": "1"}  # joined batches may come from several splits
@@ -83,7 +83,7 @@ def test_behind_an_exchange_and_a_window_the_batch_in_work_is_named(tmp_path: Pa
 
 
 @pytest.mark.parametrize("slot_dies", [False, True])
-def test_output_that_its_target_has_given_up_ends_the_run_with_its_range(
+def test_output_that_its_target_lost_ends_the_run_with_the_range(
     tmp_path: Path, slot_dies: bool
 ) -> None:
     """This includes a recovery that is the first to commit the output."""
@@ -104,7 +104,7 @@ def test_output_that_its_target_has_given_up_ends_the_run_with_its_range(
     assert len(failures(run)) == 1 + slot_dies
 
 
-def test_a_last_point_that_counts_on_lost_output_says_what_a_restore_of_it_comes_to(
+def test_a_run_warns_that_a_restore_of_a_point_with_lost_output_ends_alike(
     tmp_path: Path,
 ) -> None:
     settings = {"execution.checkpointing.interval": "1 h"}

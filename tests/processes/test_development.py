@@ -140,7 +140,7 @@ def test_an_edit_starts_the_new_code_from_a_savepoint_and_broken_code_loses_no_s
     assert min(int(row[1]) for row in view["collects"][0]["rows"]) > before["numbers"]
 
 
-def test_an_exception_is_shown_with_the_authors_lines_and_the_correction_goes_on(
+def test_an_exception_shows_the_authors_lines_and_the_fixed_code_continues(
     page: Page, code: Path
 ) -> None:
     before = page.newest()
@@ -173,7 +173,7 @@ def test_the_page_shows_graph_records_checkpoint_rows_and_prints(page: Page) -> 
         page.read("/", host="elsewhere.example")
 
 
-def test_the_end_takes_a_savepoint_and_leaves_no_process(page: Page) -> None:
+def test_ctrl_c_takes_a_savepoint_and_leaves_no_process(page: Page) -> None:
     page.newest()
     children = psutil.Process(page.process.pid).children(recursive=True)
 

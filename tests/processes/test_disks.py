@@ -55,7 +55,7 @@ def test_a_full_disk_fails_checkpoints_by_name_until_there_is_room_again(
     assert_exact(tmp_path / "output", TOTAL)
 
 
-def test_a_disk_that_turns_read_only_is_named_and_survived(tmp_path: Path) -> None:
+def test_a_run_names_and_survives_a_disk_that_turns_read_only(tmp_path: Path) -> None:
     settings = {**SOON, "execution.checkpointing.tolerable-failed-checkpoints": "1000000"}
     with (
         small_disk(tmp_path) as disk,
@@ -73,7 +73,7 @@ def test_a_disk_that_turns_read_only_is_named_and_survived(tmp_path: Path) -> No
     assert_exact(tmp_path / "output", TOTAL)
 
 
-def test_an_output_that_is_no_directory_ends_the_run_in_one_sentence_before_it_begins(
+def test_an_output_that_is_a_file_ends_the_run_before_it_begins(
     tmp_path: Path,
 ) -> None:
     output = tmp_path / "blocked"
@@ -87,7 +87,7 @@ def test_an_output_that_is_no_directory_ends_the_run_in_one_sentence_before_it_b
     assert len(run.of(FailureOccurred)) == 1
 
 
-def test_an_output_directory_that_is_lost_fails_attempts_until_the_restarts_are_used_up(
+def test_a_lost_output_directory_fails_attempts_until_no_restart_is_left(
     tmp_path: Path,
 ) -> None:
     output, restarts = tmp_path / "output", 2
@@ -108,7 +108,7 @@ def test_an_output_directory_that_is_lost_fails_attempts_until_the_restarts_are_
     assert len(run.of(FailureOccurred)) == restarts + 1
 
 
-def test_a_slow_upload_expires_its_checkpoint_and_comes_too_late_to_count(tmp_path: Path) -> None:
+def test_a_slow_upload_expires_its_checkpoint_and_does_not_count_later(tmp_path: Path) -> None:
     settings = {
         **SOON,
         "execution.checkpointing.timeout": "300 ms",
@@ -132,7 +132,7 @@ def test_a_slow_upload_expires_its_checkpoint_and_comes_too_late_to_count(tmp_pa
     assert_exact(tmp_path / "output", TOTAL)
 
 
-def test_a_full_disk_under_the_output_is_named_and_costs_nothing_but_time(
+def test_a_full_output_disk_is_named_and_only_delays_the_run(
     tmp_path: Path,
 ) -> None:
     settings = {**SOON, "restart-strategy.exponential-delay.max-backoff": "200 ms"}
@@ -152,7 +152,7 @@ def test_a_full_disk_under_the_output_is_named_and_costs_nothing_but_time(
     assert ended.status is JobStatus.FINISHED, ended.reason
 
 
-def test_a_driver_whose_journal_has_no_room_is_replaced_once_there_is(tmp_path: Path) -> None:
+def test_a_driver_with_a_full_journal_disk_is_replaced_once_there_is_room(tmp_path: Path) -> None:
     """The journal has no room for its end, so to the supervisor of drivers the run is not over."""
     slowly = {"pause_ms": "100", "total": str(TOTAL)}
     place = RunDirectory.of(tmp_path, "numbers", RUN).path

@@ -70,7 +70,7 @@ def test_a_restore_that_fails_twice_in_a_row_succeeds_in_the_end(
 
 
 @pytest.mark.parametrize("point", CHECKPOINT_POINTS)
-def test_an_exception_at_any_point_of_a_checkpoint_is_a_failure_like_any_other(
+def test_a_run_recovers_from_an_exception_at_any_point_of_a_checkpoint(
     tmp_path: Path, point: FaultPoint
 ) -> None:
     with hosted_run(tmp_path, PACED, settings=plan(f"fail {point} slot=0 nth={NTH}")) as run:
@@ -82,7 +82,7 @@ def test_an_exception_at_any_point_of_a_checkpoint_is_a_failure_like_any_other(
     assert_exact(tmp_path / "output", TOTAL)
 
 
-def test_a_driver_killed_before_the_manifest_goes_back_to_the_checkpoint_before(
+def test_a_driver_killed_before_the_manifest_restores_the_checkpoint_before(
     tmp_path: Path,
 ) -> None:
     run, ended = killed_and_replaced(tmp_path, f"kill acknowledged nth={NTH}")
@@ -94,7 +94,7 @@ def test_a_driver_killed_before_the_manifest_goes_back_to_the_checkpoint_before(
     assert_exact(tmp_path / "output", TOTAL)
 
 
-def test_a_driver_killed_after_the_manifest_goes_back_to_it_though_nobody_was_told(
+def test_a_driver_killed_after_the_manifest_restores_it_even_if_unannounced(
     tmp_path: Path,
 ) -> None:
     run, ended = killed_and_replaced(tmp_path, f"kill published nth={NTH}")
@@ -123,7 +123,7 @@ def test_a_driver_killed_in_the_middle_of_a_recovery_is_replaced(
     assert_exact(tmp_path / "output", TOTAL)
 
 
-def test_who_dies_while_a_driver_takes_over_is_replaced_and_all_go_back_to_the_same_point(
+def test_processes_that_die_during_a_takeover_all_restore_the_same_point(
     tmp_path: Path,
 ) -> None:
     """Two drivers die before any slot has begun, then a slot that has committed prepared output.
@@ -162,7 +162,7 @@ def test_all_slots_lost_at_once_are_one_failure_with_every_phase(tmp_path: Path)
     assert_exact(tmp_path / "output", TOTAL)
 
 
-def test_before_the_first_checkpoint_everything_starts_over(tmp_path: Path) -> None:
+def test_a_failure_before_the_first_checkpoint_starts_the_run_over(tmp_path: Path) -> None:
     with hosted_run(tmp_path, PACED, settings=plan("kill uploaded slot=0")) as run:
         ended = hurried_after_failures(run, tmp_path, 1)
 

@@ -18,7 +18,7 @@ OFTEN = {"execution.checkpointing.interval": "50 ms"}
 GROWING: dict[str, object] = {"pipeline": "growing"}
 
 
-def test_files_that_appear_are_read_once_whatever_happens_to_their_readers(tmp_path: Path) -> None:
+def test_new_files_are_read_once_despite_kills_and_restores(tmp_path: Path) -> None:
     output = tmp_path / "output"
     put(output, "a", range(0, 100))
     with hosted_run(tmp_path, settings=OFTEN, asked=GROWING) as run:

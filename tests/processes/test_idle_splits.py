@@ -24,7 +24,7 @@ SETTINGS = {"execution.checkpointing.interval": "50 ms"}
 
 @pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize("parallelism", [1, 2], ids=["splits of one subtask", "subtasks"])
-def test_windows_fire_beside_a_silent_split_and_each_record_counts_once(
+def test_windows_fire_despite_an_idle_split_and_each_record_counts_once(
     parallelism: int, unaligned: bool, tmp_path: Path
 ) -> None:
     settings = SETTINGS | {"execution.checkpointing.unaligned.enabled": str(unaligned).lower()}

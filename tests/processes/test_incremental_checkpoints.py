@@ -45,7 +45,7 @@ def test_kills_change_nothing_and_leave_no_file_behind(tmp_path: Path, backend: 
 
 @BACKENDS
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_a_point_that_refers_to_older_files_is_restored_at_any_parallelism_by_either_backend(
+def test_either_backend_restores_an_incremental_point_at_any_parallelism(
     tmp_path: Path, backend: str, parallelism: int
 ) -> None:
     held, settings = {"held_at": str(HELD_AT)}, settings_of(backend, tmp_path / "a")
@@ -74,7 +74,7 @@ def test_a_point_that_refers_to_older_files_is_restored_at_any_parallelism_by_ei
     assert_rows_exact(tmp_path / "output")
 
 
-def test_a_base_deleted_while_a_restore_reads_is_named_and_no_output_changes(
+def test_a_base_file_deleted_during_a_restore_is_named_and_changes_no_output(
     tmp_path: Path,
 ) -> None:
     """This happens if the original of a fork continues and its retention deletes the point."""

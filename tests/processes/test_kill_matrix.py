@@ -39,7 +39,7 @@ NTH = 4  # by then every checkpoint has output to commit
 
 
 @pytest.mark.parametrize("point", [*CHECKPOINT_POINTS, *RESTORE_POINTS])
-def test_a_driver_that_dies_while_a_slot_is_at_a_point_is_replaced(
+def test_a_driver_that_dies_while_a_slot_is_at_a_fault_point_is_replaced(
     tmp_path: Path, point: FaultPoint
 ) -> None:
     """The stopped slot finds its driver gone when it continues, and ends itself."""
@@ -58,7 +58,7 @@ def test_a_driver_that_dies_while_a_slot_is_at_a_point_is_replaced(
 
 
 @pytest.mark.parametrize("point", [p for p in DRIVER_POINTS if p not in RECOVERY_POINTS[1:]])
-def test_a_slot_that_dies_while_the_driver_is_at_a_point_is_replaced(
+def test_a_slot_that_dies_while_the_driver_is_at_a_fault_point_is_replaced(
     tmp_path: Path, point: FaultPoint
 ) -> None:
     lost = f"kill cutting slot=0 nth={NTH}; " if point is FaultPoint.RESTARTING else ""

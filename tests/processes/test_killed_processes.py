@@ -50,7 +50,7 @@ def test_a_killed_slot_changes_nothing(tmp_path: Path) -> None:
     assert_exact(tmp_path / "output")
 
 
-def test_a_point_damaged_while_the_run_goes_on_is_found_before_a_recovery_needs_it(
+def test_a_point_damaged_during_the_run_is_found_before_a_recovery_needs_it(
     tmp_path: Path,
 ) -> None:
     settings = {
@@ -71,7 +71,7 @@ def test_a_point_damaged_while_the_run_goes_on_is_found_before_a_recovery_needs_
     assert run.of(FailureOccurred) == []
 
 
-def test_a_run_that_may_not_fall_back_ends_with_the_reason_when_its_newest_point_is_damaged(
+def test_without_fallback_a_damaged_newest_point_ends_the_run_with_the_reason(
     tmp_path: Path,
 ) -> None:
     settings = {
@@ -93,7 +93,7 @@ def test_a_run_that_may_not_fall_back_ends_with_the_reason_when_its_newest_point
     assert "on-damaged-point = fail" in ended.reason
 
 
-def test_a_driver_whose_lease_was_taken_over_stops_at_once_and_says_so(tmp_path: Path) -> None:
+def test_a_driver_that_lost_its_lease_stops_at_once_and_says_so(tmp_path: Path) -> None:
     with hosted_run(tmp_path, LONGER, settings=SOONER) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         run.directory.lease_lock.unlink()
@@ -111,7 +111,9 @@ def test_a_driver_whose_lease_was_taken_over_stops_at_once_and_says_so(tmp_path:
 
 
 @pytest.mark.parametrize("moment", [KillMoment.NOW, KillMoment.ALIGNING, KillMoment.COMMITTING])
-def test_a_kill_is_answered_when_the_slot_has_died(tmp_path: Path, moment: KillMoment) -> None:
+def test_a_kill_request_is_answered_after_the_slot_has_died(
+    tmp_path: Path, moment: KillMoment
+) -> None:
     request_id = RequestId("kill")
     kill = KillSlot(request_id=request_id, requested_by="t", reason="t", slot=1, moment=moment)
     with hosted_run(tmp_path, LONGER, settings=SOONER) as run:
@@ -127,7 +129,7 @@ def test_a_kill_is_answered_when_the_slot_has_died(tmp_path: Path, moment: KillM
 
 
 @pytest.mark.parametrize("moment", [KillMoment.RESTORING, KillMoment.OPENED])
-def test_a_slot_is_killed_and_so_is_the_one_that_replaces_it(
+def test_a_kill_at_a_startup_moment_kills_a_slot_and_its_replacement(
     tmp_path: Path, moment: KillMoment
 ) -> None:
     who = {"request_id": RequestId("kill"), "requested_by": "t", "reason": "t"}
@@ -147,7 +149,7 @@ def test_a_slot_is_killed_and_so_is_the_one_that_replaces_it(
     assert_exact(tmp_path / "output")
 
 
-def test_a_kill_whose_attempt_ends_otherwise_has_failed(tmp_path: Path) -> None:
+def test_a_kill_request_fails_if_its_attempt_ends_first(tmp_path: Path) -> None:
     request_id = RequestId("kill")
     kill = KillSlot(
         request_id=request_id, requested_by="t", reason="t", slot=1, moment=KillMoment.ALIGNING
@@ -165,7 +167,7 @@ def test_a_kill_whose_attempt_ends_otherwise_has_failed(tmp_path: Path) -> None:
     assert answer.event.message == "Attempt 1 ended before slot 1 came to 'aligning'."  # type: ignore[attr-defined]
 
 
-def test_nobody_dies_whose_moment_comes_when_its_time_is_over(tmp_path: Path) -> None:
+def test_an_expired_kill_request_kills_no_process(tmp_path: Path) -> None:
     over = {"requested_by": "t", "reason": "t", "within_s": 0.0}
     at_once = KillSlot(request_id=RequestId("slot"), slot=1, moment=KillMoment.CUTTING, **over)
     moment = DriverKillMoment.PUBLISHED
@@ -183,7 +185,7 @@ def test_nobody_dies_whose_moment_comes_when_its_time_is_over(tmp_path: Path) ->
     assert run.of(SlotLost) == []
 
 
-def test_a_slot_whose_storage_is_slow_is_waited_for(tmp_path: Path) -> None:
+def test_a_run_waits_for_a_slot_with_slow_storage(tmp_path: Path) -> None:
     slow = SlowSlot(
         request_id=RequestId("slow"),
         requested_by="t",
@@ -212,7 +214,7 @@ def test_a_slot_whose_storage_is_slow_is_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("moment", "slot"), [(DriverKillMoment.PUBLISHED, None), (DriverKillMoment.REWINDING, 1)]
 )
-def test_a_driver_that_is_killed_where_it_was_asked_for_is_killed_once(
+def test_a_requested_kill_of_the_driver_happens_once_at_its_moment(
     tmp_path: Path, moment: DriverKillMoment, slot: int | None
 ) -> None:
     who = {"request_id": RequestId("kill"), "requested_by": "t", "reason": "t"}

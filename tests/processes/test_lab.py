@@ -26,7 +26,7 @@ CHANNELS = 2 * SMALL.parallelism**2
 """Two exchanges, from each subtask to each."""
 
 
-def test_every_mode_keeps_what_it_promises_and_no_more_than_that() -> None:
+def test_every_mode_keeps_exactly_its_promise() -> None:
     report = lab(SMALL)
 
     modes = {each.mode: each for each in report.modes}

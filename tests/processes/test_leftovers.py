@@ -35,7 +35,7 @@ READ = 2_000
 FIRST, SECOND, THIRD = RunId("run-1"), RunId("run-2"), RunId("run-3")
 
 
-def test_a_new_run_ends_what_one_left_that_was_killed_before_its_first_checkpoint(
+def test_a_new_run_ends_transactions_of_one_killed_before_any_checkpoint(
     tmp_path: Path,
 ) -> None:
     with postgres_server(max_prepared_transactions=50) as server:
@@ -79,7 +79,7 @@ def test_a_run_that_is_cancelled_before_its_first_checkpoint_leaves_nothing(
     assert discarded(newer) == []
 
 
-def test_what_a_point_needs_outlives_a_run_that_starts_afresh_and_is_committed_by_a_restore(
+def test_output_prepared_for_a_point_survives_a_fresh_run_until_its_restore(
     tmp_path: Path,
 ) -> None:
     with postgres_server(max_prepared_transactions=50) as server:
@@ -102,7 +102,7 @@ def test_what_a_point_needs_outlives_a_run_that_starts_afresh_and_is_committed_b
     assert (kept.why, kept.runs, kept.count) == (NEEDED, (FIRST,), len(needed))
 
 
-def test_hidden_files_of_a_run_that_was_killed_go_with_the_next_run(tmp_path: Path) -> None:
+def test_the_next_run_removes_the_hidden_files_of_a_killed_run(tmp_path: Path) -> None:
     settings = settings_with("kill acknowledged")
     with hosted_run(tmp_path, PACED, settings=settings, run_id=FIRST) as killed:
         ask_for_checkpoint(killed)

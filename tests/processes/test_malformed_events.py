@@ -56,7 +56,7 @@ def redis_log(broker: RedisBroker, name: str) -> Log:
 
 
 @pytest.mark.parametrize("system", ["kafka", "redis"])
-def test_what_a_parser_cannot_read_is_set_aside_with_its_place_and_replayed_by_a_better_one(
+def test_malformed_events_are_set_aside_and_replayed_by_a_better_parser(
     tmp_path: Path, system: str, request: pytest.FixtureRequest
 ) -> None:
     server = request.getfixturevalue(f"{system}_server")

@@ -20,7 +20,7 @@ STEP_S = 60.0
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda path: f"{path.parent.name} {path.name}")
-def test_a_stored_savepoint_goes_on_where_it_was_taken(stored: Path, tmp_path: Path) -> None:
+def test_a_run_continues_where_a_stored_savepoint_was_taken(stored: Path, tmp_path: Path) -> None:
     before = pd.read_json(stored / "output.json")
     savepoint = tmp_path / "numbers" / "savepoints" / "savepoint-of-then"
     shutil.copytree(stored / "savepoint", savepoint)
@@ -42,7 +42,7 @@ def test_a_stored_savepoint_goes_on_where_it_was_taken(stored: Path, tmp_path: P
     assert min(len(before), len(after)) > 0
 
 
-def test_every_format_is_stored() -> None:
+def test_a_savepoint_of_every_format_is_stored() -> None:
     formats = {int(path.parent.name.removeprefix("format-")) for path in STORED}
 
     assert formats == set(range(1, FORMAT_VERSION + 1))

@@ -30,7 +30,7 @@ SUBTASKS = 1 + 3 + SLOTS + 2
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_killed_slot_of_the_widest_operator_alone_changes_nothing(
+def test_killing_a_slot_with_only_the_widest_operator_changes_nothing(
     mode: str, tmp_path: Path
 ) -> None:
     settings = {**SOONER, **MODES[mode]}
@@ -48,7 +48,7 @@ def test_a_killed_slot_of_the_widest_operator_alone_changes_nothing(
 
 
 @pytest.mark.parametrize("parallelism", [1, 4])
-def test_a_rescaled_run_leaves_an_operator_its_own_parallelism(
+def test_a_rescale_keeps_the_explicit_parallelism_of_an_operator(
     parallelism: int, tmp_path: Path
 ) -> None:
     with hosted_run(tmp_path, {"pause_ms": "150"}, settings=SOONER, asked=MIXED) as run:
@@ -68,7 +68,7 @@ def test_a_rescaled_run_leaves_an_operator_its_own_parallelism(
     assert_exact(tmp_path / "output")
 
 
-def test_acked_every_record_is_followed_between_different_parallelisms(tmp_path: Path) -> None:
+def test_acked_mode_tracks_every_record_between_different_parallelisms(tmp_path: Path) -> None:
     """Ackers run in the slots of the widest operator."""
     settings = {**SOONER, CHECKPOINTING + "mode": "ACKED", "topology.acker.executors": "4"}
     with hosted_run(tmp_path, settings=settings, asked=MIXED) as run:

@@ -19,7 +19,7 @@ TIMEOUT_MS = 300
 PATIENT = {**UNALIGNED, CHECKPOINTING + "aligned-checkpoint-timeout": f"{TIMEOUT_MS} ms"}
 
 
-def test_at_most_once_what_a_crash_catches_on_its_way_is_lost_and_nothing_is_doubled(
+def test_at_most_once_loses_records_in_flight_at_a_crash_and_doubles_none(
     tmp_path: Path,
 ) -> None:
     """The first record asks for checkpoint 1, which reserves what was read by then.
@@ -40,7 +40,7 @@ def test_at_most_once_what_a_crash_catches_on_its_way_is_lost_and_nothing_is_dou
     assert counts == Balance(lost=len(on_its_way), doubled=0)
 
 
-def test_at_least_once_what_passed_between_the_barriers_is_doubled_and_nothing_is_lost(
+def test_at_least_once_doubles_records_between_the_barriers_and_loses_none(
     tmp_path: Path,
 ) -> None:
     with scripted(tmp_path, mode("AT_LEAST_ONCE")) as script:
@@ -53,7 +53,7 @@ def test_at_least_once_what_passed_between_the_barriers_is_doubled_and_nothing_i
     assert not any(channel.blocked_ms for channel in aligned), "nobody was held back"
 
 
-def test_aligned_what_comes_between_the_barriers_is_held_back(tmp_path: Path) -> None:
+def test_aligned_mode_holds_back_records_between_the_barriers(tmp_path: Path) -> None:
     with scripted(tmp_path, mode("EXACTLY_ONCE")) as script:
         script.until_between_the_barriers()
         assert not script.seen(BEHIND)
@@ -67,7 +67,7 @@ def test_aligned_what_comes_between_the_barriers_is_held_back(tmp_path: Path) ->
     assert not any(one.is_unaligned or one.persisted_bytes for one in relays)
 
 
-def test_unaligned_barriers_overtake_and_what_they_overtook_is_kept_and_taken_in_again(
+def test_unaligned_barriers_persist_overtaken_records_for_the_restore(
     tmp_path: Path,
 ) -> None:
     with scripted(tmp_path, UNALIGNED, relay_waits=True) as script:
@@ -89,7 +89,7 @@ def test_unaligned_barriers_overtake_and_what_they_overtook_is_kept_and_taken_in
     )
 
 
-def test_a_barrier_that_aligns_for_too_long_begins_to_overtake(tmp_path: Path) -> None:
+def test_a_barrier_starts_to_overtake_after_the_alignment_timeout(tmp_path: Path) -> None:
     with scripted(tmp_path, PATIENT) as script:
         script.until_between_the_barriers()
         script.until_seen(BEHIND)

@@ -36,7 +36,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_after_random_kills_of_slots_the_run_recovers_and_nothing_is_left(
+def test_a_run_recovers_from_random_slot_kills_and_leaves_nothing_behind(
     tmp_path: Path, seed: int, nemesis_s: float
 ) -> None:
     """Most kills hit an attempt that has made progress; the others may hit its restore."""
@@ -62,7 +62,9 @@ def test_after_random_kills_of_slots_the_run_recovers_and_nothing_is_left(
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_five_times_everything_is_killed_at_once(tmp_path: Path, seed: int) -> None:
+def test_a_run_survives_the_kill_of_all_processes_at_once_five_times(
+    tmp_path: Path, seed: int
+) -> None:
     rng = random.Random(seed)
     run_id = RunId("run-1")
     for attempt in range(1, 6):

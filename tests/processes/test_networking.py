@@ -24,7 +24,7 @@ DRIVER, SLOTS = "127.0.0.2", "127.0.0.3"
 ENABLED = {"security.ssl.internal.enabled": "true"}
 
 
-def test_a_killed_slot_changes_nothing_where_everything_is_encrypted(tmp_path: Path) -> None:
+def test_a_killed_slot_changes_nothing_with_tls_everywhere(tmp_path: Path) -> None:
     files = Authority(tmp_path / "tls").issued()
     settings = {
         **SOONER,
@@ -43,7 +43,7 @@ def test_a_killed_slot_changes_nothing_where_everything_is_encrypted(tmp_path: P
     assert_exact(tmp_path / "output")
 
 
-def test_the_files_for_tls_may_be_named_by_each_machine(tmp_path: Path) -> None:
+def test_each_machine_may_name_its_own_tls_files(tmp_path: Path) -> None:
     files = Authority(tmp_path / "tls").issued()
     machine = {
         "FTDASH_TLS_CERTIFICATE_FILE": files.certificate,
@@ -57,7 +57,7 @@ def test_the_files_for_tls_may_be_named_by_each_machine(tmp_path: Path) -> None:
     assert_exact(tmp_path / "output")
 
 
-def test_driver_and_slots_are_reached_where_the_settings_say(tmp_path: Path) -> None:
+def test_the_driver_and_the_slots_use_the_addresses_in_the_settings(tmp_path: Path) -> None:
     settings = {**SOONER, "jobmanager.rpc.address": DRIVER, "taskmanager.host": SLOTS}
     with hosted_run(tmp_path, settings=settings) as run:
         ended = run.wait_until_over(STEP_S)
@@ -67,7 +67,7 @@ def test_driver_and_slots_are_reached_where_the_settings_say(tmp_path: Path) -> 
     assert_exact(tmp_path / "output")
 
 
-def test_a_machine_knows_best_how_its_slots_are_reached(tmp_path: Path) -> None:
+def test_the_machines_own_slot_address_overrides_the_settings(tmp_path: Path) -> None:
     settings = {**SOONER, "taskmanager.host": "192.0.2.1", "taskmanager.bind-host": "0.0.0.0"}
     machine = {"FTDASH_TASKMANAGER_HOST": SLOTS}
     with hosted_run(tmp_path, settings=settings, environment=machine) as run:
@@ -91,7 +91,7 @@ def test_a_machine_knows_best_how_its_slots_are_reached(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_a_driver_cannot_do_ends_the_run_with_a_sentence(
+def test_network_settings_that_cannot_work_end_the_run_with_a_sentence(
     tmp_path: Path, settings: dict[str, str], sentence: str
 ) -> None:
     with hosted_run(tmp_path, settings=settings) as run:
@@ -101,7 +101,7 @@ def test_what_a_driver_cannot_do_ends_the_run_with_a_sentence(
     assert sentence in ended.reason
 
 
-def test_what_has_been_sent_is_read_and_both_ends_count_the_same_bytes(tmp_path: Path) -> None:
+def test_both_ends_count_the_same_bytes_once_all_records_are_read(tmp_path: Path) -> None:
     """Counts bytes within a slot and between two; while nothing is read, none are under way."""
 
     def is_even(_: object) -> bool:
@@ -120,7 +120,7 @@ def connected(run: StartedRun) -> list[SlotConnected]:
     return [event for event in events if isinstance(event, SlotConnected)]
 
 
-def test_both_ends_of_every_connection_of_a_run_are_asked_for_signs_of_life(
+def test_both_ends_of_every_connection_of_a_run_use_tcp_keepalive(
     tmp_path: Path,
 ) -> None:
     """Each of two slots has a control connection; a data connection runs in each direction."""

@@ -22,7 +22,7 @@ ALL = list(range(ELEMENTS))
 SETTINGS = {"execution.checkpointing.interval": "50 ms"}
 
 
-def test_split_elements_have_one_owner_and_the_others_are_everywhere(tmp_path: Path) -> None:
+def test_split_elements_have_one_owner_and_every_subtask_gets_the_others(tmp_path: Path) -> None:
     point: Path | None = None
 
     for parallelism in (2, 3, 1, 5, 4):

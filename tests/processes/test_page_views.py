@@ -73,7 +73,7 @@ SOONER = {
 
 
 @pytest.mark.django_db
-def test_counts_are_exact_in_each_system_though_each_was_killed(
+def test_counts_are_exact_in_each_system_after_each_is_killed(
     tmp_path: Path,
     kafka_server: KafkaBroker,
     postgres: PostgresServer,
@@ -165,7 +165,7 @@ def test_counts_are_exact_in_each_system_though_each_was_killed(
         assert holding(told, password) == []
 
 
-def test_a_view_that_cannot_be_read_is_set_aside_and_all_others_are_counted(
+def test_a_malformed_view_is_set_aside_and_all_others_are_counted(
     tmp_path: Path, redis_server: RedisBroker
 ) -> None:
     """It is set aside with its place and its error; without the policy it would end the run."""

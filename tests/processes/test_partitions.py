@@ -56,7 +56,7 @@ def network() -> Iterator[EmulatedNetwork]:
 
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=list(CUTS))
-def test_who_is_cut_off_is_replaced_and_ends_itself(
+def test_slots_of_a_partitioned_run_end_themselves_and_are_replaced(
     tmp_path: Path, network: EmulatedNetwork, cut: list[tuple[int, int]]
 ) -> None:
     with running_on(network, tmp_path) as run:
@@ -76,7 +76,7 @@ def test_who_is_cut_off_is_replaced_and_ends_itself(
     assert_exact(tmp_path / "output", TOTAL)
 
 
-def test_a_slow_network_that_loses_packets_costs_time_and_nothing_else(
+def test_a_slow_network_that_loses_packets_only_delays_the_run(
     tmp_path: Path, network: EmulatedNetwork
 ) -> None:
     patient = {"heartbeat.timeout": "10 s"}

@@ -43,7 +43,7 @@ def test_an_upload_does_not_inherit_the_priority_of_its_subtask() -> None:
     assert own_niceness() == normal
 
 
-def test_no_thread_is_asked_for_a_lower_priority_than_there_is() -> None:
+def test_a_thread_never_yields_below_the_lowest_priority() -> None:
     found = list[int]()
 
     def subtask() -> None:

@@ -26,9 +26,7 @@ OFTEN = {"execution.checkpointing.interval": "50 ms"}
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-def test_what_functions_remember_and_their_timers_survive_killed_slots(
-    tmp_path: Path, backend: str
-) -> None:
+def test_state_and_timers_of_functions_survive_killed_slots(tmp_path: Path, backend: str) -> None:
     settings = OFTEN | {"state.backend.type": backend}
     with hosted_run(tmp_path, settings=settings, asked=TIMED) as run:
         for slot in (1, 0):
@@ -40,7 +38,7 @@ def test_what_functions_remember_and_their_timers_survive_killed_slots(
     assert_exact(tmp_path / "output")
 
 
-def test_they_go_on_from_a_savepoint_at_another_parallelism_and_on_another_backend(
+def test_functions_resume_at_another_parallelism_and_on_another_backend(
     tmp_path: Path,
 ) -> None:
     with hosted_run(tmp_path, {"held_at": str(HELD_AT)}, settings=OFTEN, asked=TIMED) as run:
@@ -70,7 +68,7 @@ def test_they_go_on_from_a_savepoint_at_another_parallelism_and_on_another_backe
 
 
 @pytest.mark.parametrize("fault", ["kill restoring slot=0", "kill restored slot=1"])
-def test_operators_that_were_renamed_go_on_with_their_state_also_if_the_restore_is_killed(
+def test_renamed_operators_keep_their_state_even_if_the_restore_is_killed(
     tmp_path: Path, fault: str
 ) -> None:
     with hosted_run(tmp_path, {"held_at": str(HELD_AT)}, settings=OFTEN, asked=TIMED) as run:

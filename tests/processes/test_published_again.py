@@ -30,7 +30,7 @@ RARELY = {"execution.checkpointing.interval": "2 min"}
 TOTAL, SAVED_AT = 1_600, 900
 
 
-def test_records_that_are_published_again_are_counted_for_a_savepoint_and_for_a_fresh_start(
+def test_republished_records_are_counted_after_a_savepoint_or_a_fresh_start(
     tmp_path: Path, kafka_server: KafkaBroker
 ) -> None:
     kafka_server.create_topic("again", 2)

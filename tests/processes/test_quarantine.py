@@ -50,7 +50,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("driver", [False, True], ids=["a slot", "the driver"])
-def test_every_record_is_processed_or_quarantined_though_one_is_killed_while_they_are_isolated(
+def test_a_kill_during_isolation_leaves_every_record_processed_or_quarantined(
     tmp_path: Path, driver: bool
 ) -> None:
     with hosted_run(tmp_path, PARAMETERS, settings=SETTINGS, asked=ASKED) as run:
@@ -80,7 +80,7 @@ def test_every_record_is_processed_or_quarantined_though_one_is_killed_while_the
     assert counters["numbers.records_read"] == TOTAL
 
 
-def test_one_more_than_the_limit_ends_the_run_in_a_sentence(tmp_path: Path) -> None:
+def test_exceeding_the_quarantine_limit_ends_the_run_in_a_sentence(tmp_path: Path) -> None:
     settings = SETTINGS | {"execution.poison-records.limit": "1"}
     with hosted_run(tmp_path, PARAMETERS, settings=settings, asked=ASKED) as run:
         ended = run.wait_until_over(STEP_S)
@@ -91,7 +91,7 @@ def test_one_more_than_the_limit_ends_the_run_in_a_sentence(tmp_path: Path) -> N
     assert len(numbers_decided(run)) == 1
 
 
-def test_a_corrected_pipeline_reads_what_was_set_aside_beside_what_is_new(tmp_path: Path) -> None:
+def test_a_corrected_pipeline_reads_quarantined_and_new_records(tmp_path: Path) -> None:
     """The run reads it once, though killed; the quarantine is another run's and stays as it is."""
     quarantine, bad = tmp_path / "quarantine", [5_000, 5_001, 5_002]
     quarantine.mkdir()
@@ -110,7 +110,7 @@ def test_a_corrected_pipeline_reads_what_was_set_aside_beside_what_is_new(tmp_pa
     assert sorted(number for number, _, _ in output_of(tmp_path)) == [*range(3_000), *bad]
 
 
-def test_after_a_fix_the_quarantine_goes_through_the_same_operators_once(tmp_path: Path) -> None:
+def test_after_a_fix_quarantined_records_pass_the_same_operators_once(tmp_path: Path) -> None:
     """Some of it fails again, a process is killed meanwhile; a second replay reads only that."""
     half_fixed = {"behind": PARAMETERS["behind"]}
     killed = SETTINGS | {"testing.faults": "kill committing slot=0"}

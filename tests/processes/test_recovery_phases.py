@@ -46,7 +46,7 @@ def test_a_recovery_within_a_driver_has_every_phase(tmp_path: Path, faults: str)
     assert stop + backoff >= 90, "the restart strategy's wait begins while the attempt ends"
 
 
-def test_a_restore_that_fails_twice_is_three_recoveries_of_which_the_last_is_whole(
+def test_a_restore_that_fails_twice_is_two_partial_and_one_whole_recovery(
     tmp_path: Path,
 ) -> None:
     faults = "kill cutting slot=0 nth=4; kill restoring slot=1 attempt=2; fail restored attempt=3"
@@ -59,7 +59,7 @@ def test_a_restore_that_fails_twice_is_three_recoveries_of_which_the_last_is_who
     assert_whole(run, last)
 
 
-def test_a_driver_that_was_killed_is_missed_since_it_last_said_something(tmp_path: Path) -> None:
+def test_the_outage_of_a_killed_driver_counts_from_its_last_event(tmp_path: Path) -> None:
     with hosted_run(tmp_path, PACED, settings=SETTINGS) as run:
         run.wait_for(lambda _: len(run.completed()) >= 3, STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)

@@ -65,7 +65,7 @@ def installation(settings: LazySettings, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_driver_stopped_at_a_point_is_replaced_and_changes_nothing_when_it_goes_on(
+def test_a_stopped_driver_is_replaced_and_changes_nothing_when_it_continues(
     tmp_path: Path, point: FaultPoint | None
 ) -> None:
     with stopped_run(tmp_path, point) as run, supervised(run) as row:
@@ -86,7 +86,7 @@ def test_a_driver_stopped_at_a_point_is_replaced_and_changes_nothing_when_it_goe
 
 
 @pytest.mark.parametrize("point", [FaultPoint.PUBLISHED, FaultPoint.REWINDING])
-def test_a_driver_that_goes_on_while_its_successor_runs_disturbs_nothing(
+def test_a_driver_that_continues_beside_its_successor_disturbs_nothing(
     tmp_path: Path, point: FaultPoint
 ) -> None:
     with stopped_run(tmp_path, point) as run, supervised(run) as row:
@@ -105,7 +105,7 @@ def test_a_driver_that_goes_on_while_its_successor_runs_disturbs_nothing(
         assert_exact(tmp_path / "output")
 
 
-def test_a_driver_whose_disk_no_longer_answers_is_replaced_and_ends_itself(
+def test_a_driver_with_a_hung_disk_is_replaced_and_ends_itself(
     tmp_path: Path,
 ) -> None:
     """Its loop waits in the journal, while the process lives and has its slots."""

@@ -26,7 +26,7 @@ SETTINGS = {
 }
 
 
-def test_restarts_do_not_add_to_what_is_read_again(tmp_path: Path) -> None:
+def test_restarts_do_not_add_up_in_the_count_of_reread_records(tmp_path: Path) -> None:
     """Without a checkpoint, each attempt reads the same records; so does the next driver."""
     parameters = {"held_at": str(HELD_AT), "total": str(TOTAL)}
     with hosted_run(tmp_path, parameters, settings=SETTINGS) as run:
@@ -45,7 +45,7 @@ def test_restarts_do_not_add_to_what_is_read_again(tmp_path: Path) -> None:
     assert_exact(tmp_path / "output")
 
 
-def test_acked_what_is_emitted_again_is_counted_once(tmp_path: Path) -> None:
+def test_acked_mode_counts_a_record_that_is_emitted_again_once(tmp_path: Path) -> None:
     with scripted(tmp_path, {CHECKPOINTING + "mode": "ACKED"}) as script:
         script.until_between_the_barriers()
         script.until_seen(BEHIND)

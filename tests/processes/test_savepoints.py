@@ -65,7 +65,7 @@ CANONICAL, NATIVE = SavepointFormat.CANONICAL, SavepointFormat.NATIVE
         ("ROCKSDB", NATIVE, 3, {"sst", "CURRENT", "MANIFEST", "schema.arrow"}),
     ],
 )
-def test_a_stopped_run_goes_on_at_any_parallelism_from_either_format_of_either_backend(
+def test_a_stopped_run_resumes_at_any_parallelism_format_and_backend(
     tmp_path: Path, settings: str, taken_as: SavepointFormat, parallelism: int, held_as: set[str]
 ) -> None:
     with running(tmp_path, BACKENDS[settings]) as run:
@@ -96,7 +96,7 @@ def test_a_chain_of_rescales_gives_the_output_of_one_run(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("backend", "taken_as"), [("HASHMAP", CANONICAL), ("HASHMAP", NATIVE), ("ROCKSDB", NATIVE)]
 )
-def test_a_savepoint_is_complete_in_itself_and_may_be_moved(
+def test_a_savepoint_is_self_contained_and_may_be_moved(
     tmp_path: Path, backend: str, taken_as: SavepointFormat
 ) -> None:
     with running(tmp_path, BACKENDS[backend]) as run:
@@ -113,7 +113,7 @@ def test_a_savepoint_is_complete_in_itself_and_may_be_moved(
     assert_exact(tmp_path / "output")
 
 
-def test_a_run_that_is_cancelled_with_a_savepoint_ends_as_cancelled_and_goes_on_from_it(
+def test_a_run_cancelled_with_a_savepoint_ends_canceled_and_can_be_resumed(
     tmp_path: Path,
 ) -> None:
     with running(tmp_path) as run:
@@ -126,7 +126,7 @@ def test_a_run_that_is_cancelled_with_a_savepoint_ends_as_cancelled_and_goes_on_
     assert_exact(tmp_path / "output")
 
 
-def test_after_a_savepoint_a_crash_goes_back_to_it_and_repeats_nothing(tmp_path: Path) -> None:
+def test_a_crash_after_a_savepoint_restores_it_and_repeats_nothing(tmp_path: Path) -> None:
     with running(tmp_path, NEVER) as run:
         savepoint = asked(run, TakeSavepoint(**WHO))
         os.kill(run.pid_of(1), signal.SIGKILL)
@@ -140,7 +140,7 @@ def test_after_a_savepoint_a_crash_goes_back_to_it_and_repeats_nothing(tmp_path:
     assert_exact(tmp_path / "output")
 
 
-def test_another_pipeline_of_the_same_uids_goes_on_into_an_output_of_its_own(
+def test_another_pipeline_with_the_same_uids_continues_into_its_own_output(
     tmp_path: Path,
 ) -> None:
     """The fork writes what comes after the point, and leaves the original's output alone."""
@@ -179,7 +179,7 @@ def test_a_claimed_savepoint_stays_until_newer_points_replace_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize("claim_mode", ClaimMode)
-def test_at_most_once_a_restore_that_a_person_asks_for_loses_nothing(
+def test_at_most_once_a_requested_restore_loses_nothing(
     tmp_path: Path, claim_mode: ClaimMode
 ) -> None:
     """Only a failure costs the state, and a restore of a claimed point is no failure."""
@@ -198,7 +198,7 @@ def test_at_most_once_a_restore_that_a_person_asks_for_loses_nothing(
     [(OFTEN, CANONICAL), (BACKENDS["ROCKSDB"], NATIVE)],
     ids=["canonical", "native rocksdb"],
 )
-def test_without_a_claim_the_original_may_go_after_the_first_own_checkpoint(
+def test_without_a_claim_the_original_may_be_deleted_after_one_checkpoint(
     tmp_path: Path, settings: dict[str, str], taken_as: SavepointFormat
 ) -> None:
     with running(tmp_path, settings) as run:
@@ -210,7 +210,7 @@ def test_without_a_claim_the_original_may_go_after_the_first_own_checkpoint(
     assert_exact(tmp_path / "output")
 
 
-def test_without_a_claim_a_run_whose_checkpoint_was_built_upon_others_may_go_with_all_of_them(
+def test_without_a_claim_a_run_with_incremental_checkpoints_may_be_deleted(
     tmp_path: Path,
 ) -> None:
     """Not every checkpoint builds on others: RocksDB may have just merged all files."""

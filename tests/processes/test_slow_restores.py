@@ -48,7 +48,7 @@ def test_a_restore_that_takes_longer_than_the_heartbeat_timeout_succeeds(tmp_pat
     assert_exact(tmp_path / "output")
 
 
-def test_slots_die_with_their_connection_while_they_restore(tmp_path: Path) -> None:
+def test_restoring_slots_end_when_their_driver_is_killed(tmp_path: Path) -> None:
     settings = {**SETTINGS, "heartbeat.timeout": FOR_EVER}
     with held_restore(tmp_path, settings) as run:
         slots = [psutil.Process(pid) for pid in pids_of(run, attempt=2).values()]
@@ -59,7 +59,7 @@ def test_slots_die_with_their_connection_while_they_restore(tmp_path: Path) -> N
     assert len(slots) == 2
 
 
-def test_a_slot_that_is_stopped_while_it_restores_is_given_up(tmp_path: Path) -> None:
+def test_a_slot_stopped_during_its_restore_is_given_up(tmp_path: Path) -> None:
     with held_restore(tmp_path, SETTINGS) as run:
         stopped = psutil.Process(pids_of(run, attempt=2)[1])
         stopped.suspend()
@@ -75,7 +75,7 @@ def test_a_slot_that_is_stopped_while_it_restores_is_given_up(tmp_path: Path) ->
     assert_exact(tmp_path / "output")
 
 
-def test_a_restore_that_stands_still_is_ended_with_how_far_it_came(tmp_path: Path) -> None:
+def test_a_stalled_restore_is_ended_with_its_progress(tmp_path: Path) -> None:
     settings = {**SETTINGS, "execution.state-recovery.standstill-timeout": "500 ms"}
     with held_restore(tmp_path, settings) as run:
         run.wait_for(lambda _: 3 in {e.attempt for e in run.of(SlotConnected)}, STEP_S)

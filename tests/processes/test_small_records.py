@@ -24,7 +24,7 @@ SETTINGS = {
 }
 
 
-def test_an_aligned_checkpoint_waits_for_what_its_reader_handles_within_the_target(
+def test_few_small_records_are_in_flight_before_an_aligned_barrier(
     tmp_path: Path,
 ) -> None:
     """Records in flight are queued, or taken and not yet handled: about twice the target.

@@ -64,7 +64,7 @@ def test_a_killed_slot_changes_nothing_with_checkpoints_in_an_object_store(
     assert not any(secret in said for secret in CREDENTIALS.values())
 
 
-def test_checkpoints_fail_by_name_while_the_object_store_does_and_the_run_goes_on(
+def test_a_failing_object_store_fails_checkpoints_by_name_but_not_the_run(
     tmp_path: Path, server: ObjectServer
 ) -> None:
     tolerant = {**SOONER, "execution.checkpointing.tolerable-failed-checkpoints": "1000"}
@@ -143,7 +143,7 @@ def test_a_recovery_waits_for_a_disk_that_does_not_answer(tmp_path: Path) -> Non
     assert_exact(tmp_path / "output")
 
 
-def test_a_slot_that_cannot_read_its_point_now_does_not_end_the_run(tmp_path: Path) -> None:
+def test_a_slot_that_briefly_cannot_read_its_point_does_not_end_the_run(tmp_path: Path) -> None:
     """The driver had verified it a moment before."""
     settings = {**SOONER, "testing.faults": "stop restoring slot=1 attempt=2"}
     with hosted_run(tmp_path, PACED, settings=settings) as run:
@@ -193,7 +193,7 @@ def test_a_savepoint_in_an_object_store_is_restored_by_another_run(
     assert_exact(tmp_path / "output")
 
 
-def test_a_killed_slot_recovers_from_the_coordinator_s_memory(tmp_path: Path) -> None:
+def test_a_killed_slot_recovers_from_the_memory_of_the_coordinator(tmp_path: Path) -> None:
     with hosted_run(tmp_path, PACED, settings=MEMORY) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         os.kill(run.pid_of(0), signal.SIGKILL)
@@ -208,7 +208,7 @@ def test_a_killed_slot_recovers_from_the_coordinator_s_memory(tmp_path: Path) ->
     assert list(tmp_path.rglob("manifest.json")) == []
 
 
-def test_checkpoints_in_memory_are_lost_with_the_driver_which_is_said(tmp_path: Path) -> None:
+def test_checkpoints_in_memory_are_reported_as_lost_with_the_driver(tmp_path: Path) -> None:
     with hosted_run(tmp_path, PACED, settings=MEMORY) as run:
         run.wait_for(lambda _: len(committed(tmp_path / "output")) > 0, STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)

@@ -30,7 +30,7 @@ PAUSE_S = 0.1
 """Between two looks, since the machine has more to do than to read."""
 
 
-def test_rows_are_exact_though_everything_is_killed_once(tmp_path: Path) -> None:
+def test_rows_are_exact_after_every_process_is_killed_once(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with postgres_server(max_prepared_transactions=50) as server:
         plain, prepared = (
@@ -71,7 +71,7 @@ def write_amid_kills(home: Path, server: PostgresServer) -> None:
     assert ended.status is JobStatus.FINISHED
 
 
-def test_rows_are_exact_though_the_server_fails_over_to_its_standby(tmp_path: Path) -> None:
+def test_rows_are_exact_after_the_server_fails_over_to_its_standby(tmp_path: Path) -> None:
     """The standby answers at the address of the killed server.
 
     At first it is read-only, as before its promotion. Then it has everything committed and

@@ -44,7 +44,7 @@ def test_a_run_that_loses_its_output_to_a_newer_run_ends_and_is_not_restarted(
     assert (taken_over.from_run, taken_over.from_installation) == (OLDER, f"home of {OLDER}")
 
 
-def test_a_driver_that_resumes_a_run_takes_nothing_back(tmp_path: Path) -> None:
+def test_a_driver_that_resumes_a_run_does_not_take_its_output_back(tmp_path: Path) -> None:
     """Its predecessor was killed, and an operator started the pipeline elsewhere meanwhile."""
     with started(tmp_path, OLDER) as older:
         older.wait_for(lambda _: len(older.completed()) >= 3, STEP_S)

@@ -9,7 +9,7 @@ from tests.processes.told import files_in, holding
 
 
 @pytest.mark.parametrize("before", [b"", b"u", b"u:", b"in the middle "])
-def test_a_word_is_found_however_it_is_written(tmp_path: Path, before: bytes) -> None:
+def test_a_word_is_found_in_plain_text_and_in_base64(tmp_path: Path, before: bytes) -> None:
     (tmp_path / "plain").write_bytes(before + b"open-sesame\n")
     (tmp_path / "encoded").write_bytes(b"x" + b64encode(before + b"open-sesame@host"))
     (tmp_path / "other").write_bytes(b64encode(before + b"open") + b"-ses-ame")

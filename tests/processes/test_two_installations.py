@@ -25,7 +25,7 @@ RARELY = {**OFTEN, "execution.checkpointing.interval": "1 h"}
 """No writer checks the owner of the directory, so only the restart can find out."""
 
 
-def test_a_run_that_loses_its_target_to_another_installation_ends_and_never_takes_it_back(
+def test_a_run_that_loses_its_target_to_another_installation_ends_for_good(
     tmp_path: Path,
 ) -> None:
     output = tmp_path / "output"

@@ -34,7 +34,7 @@ READ = 500
 Start = Callable[..., AbstractContextManager[StartedRun]]
 
 
-def test_files_that_were_set_aside_come_back_and_a_restore_goes_on(tmp_path: Path) -> None:
+def test_undoing_a_start_puts_files_back_and_a_restore_continues(tmp_path: Path) -> None:
     def start(number: int, interval: str, **more: object) -> AbstractContextManager[StartedRun]:
         return started(tmp_path, number, interval, asked={}, **more)
 
@@ -45,7 +45,7 @@ def test_files_that_were_set_aside_come_back_and_a_restore_goes_on(tmp_path: Pat
     assert_rows_exact(output)
 
 
-def test_rows_that_were_set_aside_come_back_and_a_restore_goes_on(tmp_path: Path) -> None:
+def test_undoing_a_start_puts_rows_back_and_a_restore_continues(tmp_path: Path) -> None:
     with postgres_server(max_prepared_transactions=50) as server:
         secret = {DATABASE: server.url_of("public")}
 
@@ -66,7 +66,7 @@ def test_rows_that_were_set_aside_come_back_and_a_restore_goes_on(tmp_path: Path
             assert rows == [(number,) for number in range(TOTAL)]
 
 
-def test_a_run_of_its_own_puts_back_what_a_run_that_is_over_has_set_aside(tmp_path: Path) -> None:
+def test_a_separate_run_puts_back_output_that_an_ended_run_set_aside(tmp_path: Path) -> None:
     """It reads nothing and starts no slot."""
 
     def start(number: int, interval: str, **more: object) -> AbstractContextManager[StartedRun]:

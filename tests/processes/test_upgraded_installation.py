@@ -54,7 +54,7 @@ def old(tmp_path: Path) -> Iterator[Installation]:
     installation.kill_all()
 
 
-def test_a_pipeline_goes_on_over_an_upgrade_of_ftdash_and_back(
+def test_a_pipeline_survives_an_upgrade_of_ftdash_and_a_downgrade(
     old: Installation, tmp_path: Path
 ) -> None:
     backup = tmp_path / "backup.tar.gz"
@@ -81,7 +81,7 @@ def test_a_pipeline_goes_on_over_an_upgrade_of_ftdash_and_back(
     assert_rows_exact(tmp_path / "output")
 
 
-def test_after_an_upgrade_a_driver_of_the_new_version_goes_on_with_the_run_of_a_killed_one(
+def test_after_an_upgrade_a_new_driver_continues_the_run_of_a_killed_one(
     old: Installation, tmp_path: Path
 ) -> None:
     begin(old, tmp_path, SOON | {"restart-strategy.type": "exponential-delay"})

@@ -57,7 +57,7 @@ def test_the_output_is_exact_over_an_upgrade(
 
 
 @pytest.mark.parametrize("killed", ["worker", "driver"])
-def test_the_output_is_exact_over_an_upgrade_that_goes_back(
+def test_the_output_is_exact_over_an_upgrade_that_is_rolled_back(
     site: Installation, tmp_path: Path, killed: str
 ) -> None:
     started(site, tmp_path, HARD)

@@ -30,7 +30,7 @@ NTH = 4  # by then there is a checkpoint to restore, and output to commit
 
 
 @pytest.mark.parametrize("point", [*CHECKPOINT_POINTS, *RESTORE_POINTS])
-def test_a_slot_stopped_at_a_point_and_continued_after_its_replacement(
+def test_a_stopped_and_replaced_slot_is_refused_when_it_continues(
     tmp_path: Path, point: FaultPoint
 ) -> None:
     attempt = 2 if point in RESTORE_POINTS else 1

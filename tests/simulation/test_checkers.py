@@ -179,7 +179,7 @@ FOUND_BY: dict[Plant, int] = {
         (every_run_has_ended, the_end_is_not_told),
     ],
 )
-def test_a_checker_finds_the_defect_that_it_is_there_for(
+def test_each_checker_finds_the_defect_that_is_planted_for_it(
     monkeypatch: pytest.MonkeyPatch, checker: Checker, plant: Plant
 ) -> None:
     plant(monkeypatch)
@@ -192,7 +192,7 @@ def test_a_checker_finds_the_defect_that_it_is_there_for(
 @pytest.mark.parametrize(
     "plant", [one_acknowledgement_is_enough, older_attempts_are_heard, replaced_drivers_go_on]
 )
-def test_a_coordinator_that_trusts_too_easily_is_found_out(
+def test_the_checkers_find_a_coordinator_that_trusts_too_easily(
     monkeypatch: pytest.MonkeyPatch, plant: Plant
 ) -> None:
     plant(monkeypatch)
@@ -200,15 +200,15 @@ def test_a_coordinator_that_trusts_too_easily_is_found_out(
     assert any(_problems(CHECKERS))
 
 
-def test_a_run_that_never_ends_is_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_never_ends_is_reported_as_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CheckpointHost, "on_acknowledged", _do_nothing)
     monkeypatch.setattr(simulated_run, "TURNS_MAX", 4_000)
 
     assert any("NoProgress" in each for each in _problems(()))
 
 
-def test_every_checker_has_a_defect_that_it_finds() -> None:
-    marks = test_a_checker_finds_the_defect_that_it_is_there_for.pytestmark  # type: ignore[attr-defined]
+def test_a_defect_is_planted_for_every_checker() -> None:
+    marks = test_each_checker_finds_the_defect_that_is_planted_for_it.pytestmark  # type: ignore[attr-defined]
     (cases,) = [mark.args[1] for mark in marks if mark.name == "parametrize"]
 
     assert {checker for checker, _ in cases} == set(CHECKERS)

@@ -35,7 +35,7 @@ KILLED = Circumstances(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_whoever_is_killed_at_a_point_is_gone_and_reports_no_failure(
+def test_a_process_killed_at_a_fault_point_is_gone_and_reports_no_failure(
     seed: int, tmp_path: Path
 ) -> None:
     outcome = Simulation(seed, tmp_path, circumstances=KILLED).run()
@@ -47,7 +47,7 @@ def test_whoever_is_killed_at_a_point_is_gone_and_reports_no_failure(
     assert [cause for cause in causes if ProcessEnded.__name__ in cause] == []
 
 
-def test_what_a_slot_has_sent_may_still_arrive_and_what_it_says_dead_never_does() -> None:
+def test_messages_of_a_dying_slot_may_arrive_but_never_after_its_death() -> None:
     heard = {seed: _heard_of_a_slot_that_dies(random.Random(seed)) for seed in range(20)}
 
     ends: Counter[int] = Counter()

@@ -21,7 +21,7 @@ from tests.simulation.machines import MACHINES, BrokenMachine, machines_validate
 from tests.simulation.simulated_run import NoProgress, Simulation
 
 
-def test_every_machine_says_what_holds_between_two_events() -> None:
+def test_every_machine_declares_its_invariant_between_two_events() -> None:
     assert [each.__name__ for each in MACHINES if "validate_state" not in vars(each)] == []
 
 
@@ -60,7 +60,7 @@ def handles_events(machine: type) -> bool:
     return any(name.startswith(("on_", "move_to", "rotate")) for name in methods)
 
 
-def test_a_contradiction_is_reported_though_somebody_caught_it() -> None:
+def test_a_contradiction_is_reported_even_if_its_exception_is_suppressed() -> None:
     def contradict() -> None:
         with machines_validated():
             log = CommitLog()
@@ -73,7 +73,7 @@ def test_a_contradiction_is_reported_though_somebody_caught_it() -> None:
 
 
 @pytest.mark.slow
-def test_a_machine_that_keeps_what_it_need_not_is_found_by_a_seed(
+def test_a_seed_finds_a_machine_that_keeps_unneeded_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Empty output changes no result, so no checker of the run would see it."""

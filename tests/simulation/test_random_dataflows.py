@@ -110,7 +110,7 @@ def test_the_first_seeds_keep_every_promise_in_a_plain_run_too() -> None:
     assert sorted(judged) == list(range(FEW_SEEDS))
 
 
-def test_a_seed_that_failed_is_kept_with_what_it_found(tmp_path: Path) -> None:
+def test_failed_seeds_are_read_from_a_file_with_comments(tmp_path: Path) -> None:
     (tmp_path / "seeds.txt").write_text("# what they are\n\n1234  # a file was lost\n98765\n")
 
     assert failed_seeds(tmp_path / "seeds.txt") == [1234, 98765]
@@ -118,7 +118,7 @@ def test_a_seed_that_failed_is_kept_with_what_it_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_at_most_once_a_checkpoint_that_fails_is_asked_for_again_and_not_waited_for() -> None:
+def test_at_most_once_a_failed_checkpoint_is_requested_again_without_waiting() -> None:
     """The next periodic checkpoint would come long after the simulation has given up.
 
     In one of these seeds, a source wants the first checkpoint before all subtasks run.
@@ -148,7 +148,7 @@ def test_at_most_once_a_checkpoint_that_fails_is_asked_for_again_and_not_waited_
 
 
 @pytest.mark.slow
-def test_points_that_were_given_up_and_cannot_be_deleted_keep_every_promise(
+def test_abandoned_points_that_cannot_be_deleted_break_no_promise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Elsewhere, unconfirmed manifests and failed deletions are rare.

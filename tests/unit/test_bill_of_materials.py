@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.bill_of_materials import ROOT, components, missing, write
 
 
-def test_it_names_every_pinned_package_with_its_version(tmp_path: Path) -> None:
+def test_the_bill_names_every_pinned_package_with_its_version(tmp_path: Path) -> None:
     write(tmp_path / "sbom.json")
 
     text = (tmp_path / "sbom.json").read_text()
@@ -17,7 +17,7 @@ def test_it_names_every_pinned_package_with_its_version(tmp_path: Path) -> None:
     assert missing(text, (ROOT / "requirements.txt").read_text()) == []
 
 
-def test_a_package_that_lacks_or_has_another_version_is_named() -> None:
+def test_a_missing_package_or_one_of_another_version_is_named() -> None:
     bill = json.dumps({"components": [{"name": "Django", "version": "5.2"}]})
 
     assert missing(bill, "django==5.2\n") == []

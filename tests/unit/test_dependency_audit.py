@@ -13,13 +13,13 @@ PACKAGES = ["attrs==26.1.0", "flask==4.0"]
 OLD = {"name": "django", "version": "2.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["2.0.2"]}]}
 
 
-def test_what_a_source_knows_and_finds_well_is_clean() -> None:
+def test_packages_without_a_known_vulnerability_are_clean() -> None:
     told = audit(source(clean("attrs"), clean("flask")), PACKAGES)
 
     assert told == (Outcome.CLEAN, "2 of 2 packages audited (pypi), no known vulnerability.")
 
 
-def test_a_vulnerability_is_named_with_the_version_that_mends_it() -> None:
+def test_a_vulnerability_is_named_with_the_versions_that_fix_it() -> None:
     found = [{"id": "PYSEC-7", "fix_versions": ["4.1", "5.0"]}]
     bad = {"name": "flask", "version": "4.0", "vulns": found}
 
@@ -28,7 +28,7 @@ def test_a_vulnerability_is_named_with_the_version_that_mends_it() -> None:
     assert told == (Outcome.VULNERABLE, "flask 4.0: PYSEC-7, mended in 4.1, 5.0")
 
 
-def test_what_no_source_can_be_asked_about_is_not_audited() -> None:
+def test_packages_are_not_audited_if_no_source_can_be_asked() -> None:
     outcome, told = audit(lambda *_: [], PACKAGES)
 
     assert outcome is Outcome.NOT_AUDITED
@@ -42,7 +42,7 @@ def test_a_mirror_that_knows_no_vulnerabilities_is_not_believed() -> None:
     assert audit(ask, PACKAGES)[0] is Outcome.NOT_AUDITED
 
 
-def test_a_mirror_that_skips_all_is_not_believed() -> None:
+def test_a_mirror_that_skips_every_package_is_not_believed() -> None:
     def ask(_: str, packages: list[str]) -> list[Answer]:
         return [skipped(each.partition("==")[0]) for each in packages]
 
@@ -57,7 +57,7 @@ def test_a_package_that_was_not_audited_is_named() -> None:
     assert told.endswith("NOT AUDITED: flask.")
 
 
-def test_the_second_source_is_asked_where_the_first_cannot_be() -> None:
+def test_the_audit_asks_the_second_source_if_the_first_does_not_answer() -> None:
     answers = source(clean("attrs"), clean("flask"))
 
     told = audit(lambda name, asked: answers(name, asked) if name == "osv" else [], PACKAGES)
@@ -65,7 +65,7 @@ def test_the_second_source_is_asked_where_the_first_cannot_be() -> None:
     assert told == (Outcome.CLEAN, "2 of 2 packages audited (osv), no known vulnerability.")
 
 
-def test_what_others_need_is_audited_as_well() -> None:
+def test_transitive_dependencies_are_audited_too() -> None:
     names = {each.partition("==")[0] for each in installed()}
 
     assert {"django", "sqlparse"} <= names  # only django requires sqlparse

@@ -42,12 +42,12 @@ def test_each_guarantee_names_the_tests_that_fail_for_its_mutants(row: Guarantee
     assert set(row.tests) == {mutant.test_file for mutant in MUTANTS[row.claim]}
 
 
-def test_no_mutant_belongs_to_a_claim_that_is_not_made() -> None:
+def test_every_mutant_belongs_to_a_claim_of_the_guarantees() -> None:
     assert MUTANTS.keys() - {row.claim for row in guarantees()} == set()
 
 
 @pytest.mark.parametrize("mutant", [each.mutant for each in EVERY], ids=lambda m: m.file)
-def test_a_mutant_changes_one_place_and_remains_a_program(mutant: Mutant) -> None:
+def test_a_mutant_changes_the_program_and_still_parses(mutant: Mutant) -> None:
     changed = mutant.applied_to((PROJECT / mutant.file).read_text())
 
     if mutant.file.endswith(".js"):  # Python cannot parse it
@@ -73,7 +73,7 @@ def test_the_parameters_of_a_mutants_test_exist() -> None:
     assert set(named) <= set(collected.stdout.splitlines())
 
 
-def test_what_does_not_occur_once_is_no_mutant() -> None:
+def test_a_mutant_must_match_exactly_once_in_its_file() -> None:
     mutant = Mutant("a.py", "x", "y", "test_a.py::test_a")
 
     for source in ("", "x x"):

@@ -147,14 +147,14 @@ def an_answer() -> bytes:
 
 @drawn
 @given(content=anything_like(an_answer()))
-def test_a_server_admits_no_client_whatever_it_sends(content: bytes) -> None:
+def test_a_server_rejects_a_client_that_sends_arbitrary_bytes(content: bytes) -> None:
     with pytest.raises(HandshakeRefused):
         sent(content, lambda near: verify_token(near, TOKEN, attempt=ATTEMPT, timeout_ms=2_000))
 
 
 @drawn
 @given(content=anything_like(b"ftdash/1" + bytes(32) + bytes([0]) + bytes(32)))
-def test_a_client_trusts_no_server_whatever_it_sends(content: bytes) -> None:
+def test_a_client_rejects_a_server_that_sends_arbitrary_bytes(content: bytes) -> None:
     with pytest.raises((ProtocolError, OSError)):
         sent(
             content,
@@ -197,19 +197,19 @@ def frames_of(near: socket.socket, expected: frozenset[Kind]) -> int:
 
 @drawn
 @given(content=anything_like(a_forward_stream()))
-def test_a_receiver_reads_frames_or_names_what_is_wrong(content: bytes) -> None:
+def test_a_receiver_reads_frames_or_raises_a_protocol_error(content: bytes) -> None:
     with suppress(ProtocolError):
         assert sent(content, lambda near: frames_of(near, FORWARD)) >= 0
 
 
 @drawn
 @given(content=anything_like(grant_frame(1, 9, 5) + bytes_frame(Kind.CREDIT, 1, 4)))
-def test_a_sender_reads_frames_or_names_what_is_wrong(content: bytes) -> None:
+def test_a_sender_reads_frames_or_raises_a_protocol_error(content: bytes) -> None:
     with suppress(ProtocolError):
         assert sent(content, lambda near: frames_of(near, BACKWARD)) >= 0
 
 
-def test_the_streams_that_are_changed_are_valid() -> None:
+def test_the_streams_that_the_fuzzer_changes_are_valid() -> None:
     credit = grant_frame(1, 9, 5) + bytes_frame(Kind.CREDIT, 1, 4)
 
     assert sent(a_forward_stream(), lambda near: frames_of(near, FORWARD)) == 4
@@ -237,7 +237,7 @@ INJECT = Inject(
         anything_like(a_control_frame(INJECT)), anything_like(a_control_frame(Beat()))
     )
 )
-def test_the_control_connection_reads_messages_or_names_what_is_wrong(
+def test_the_control_connection_reads_messages_or_raises_a_protocol_error(
     decoder: msgspec.json.Decoder[Any], content: bytes
 ) -> None:
     def receive(near: socket.socket) -> int:
@@ -285,7 +285,7 @@ MANIFEST = Manifest(
 
 @drawn
 @given(content=anything_like(seal(MANIFEST)))
-def test_a_manifest_is_the_one_that_was_written_or_corrupt(content: bytes) -> None:
+def test_a_manifest_is_read_as_written_or_reported_as_corrupt(content: bytes) -> None:
     with suppress(CorruptSnapshot):
         assert unseal("here", content) == MANIFEST
 
@@ -301,7 +301,7 @@ def a_journal() -> bytes:
 
 @drawn
 @given(content=anything_like(a_journal()))
-def test_a_journal_is_read_up_to_a_line_that_is_named(content: bytes) -> None:
+def test_a_damaged_journal_raises_only_errors_of_its_own_kind(content: bytes) -> None:
     with TemporaryDirectory() as home:
         path = Path(home) / "journal.jsonl"
         path.write_bytes(content)
@@ -317,7 +317,7 @@ CANCEL = Cancel(request_id=RequestId("first"), requested_by="ann", reason="over"
 
 @drawn
 @given(content=anything_like(msgspec.json.encode(CANCEL)))
-def test_a_file_that_is_no_request_is_set_aside_and_the_next_one_is_read(content: bytes) -> None:
+def test_an_invalid_request_file_does_not_block_the_next_request(content: bytes) -> None:
     with TemporaryDirectory() as home:
         directory = RunDirectory.of(Path(home), "counts", RUN)
         submit(directory, CANCEL)
@@ -331,7 +331,7 @@ def test_a_file_that_is_no_request_is_set_aside_and_the_next_one_is_read(content
 
 @drawn
 @given(content=anything_like(b'{"pid":1,"process_began_s":1.5,"host":"a","acquired_at":2.5}'))
-def test_a_record_of_an_owner_that_cannot_be_read_does_not_keep_a_successor_out(
+def test_an_unreadable_lease_record_does_not_keep_a_successor_out(
     content: bytes,
 ) -> None:
     with TemporaryDirectory() as home:
@@ -346,7 +346,7 @@ def test_a_record_of_an_owner_that_cannot_be_read_does_not_keep_a_successor_out(
 
 @drawn
 @given(data=st.data())
-def test_a_sign_of_life_that_cannot_be_read_is_none(data: st.DataObject) -> None:
+def test_an_altered_sign_of_life_is_read_or_ignored(data: st.DataObject) -> None:
     with TemporaryDirectory() as home:
         directory = RunDirectory.of(Path(home), "counts", RUN)
         directory.path.mkdir(parents=True)
@@ -389,7 +389,9 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
 @pytest.mark.parametrize("name", PARSERS)
 @drawn
 @given(data=st.data())
-def test_a_file_of_a_spark_query_is_read_or_called_damaged(name: str, data: st.DataObject) -> None:
+def test_a_file_of_a_spark_query_is_read_or_reported_as_damaged(
+    name: str, data: st.DataObject
+) -> None:
     parse, valid = PARSERS[name]
     content = data.draw(anything_like(valid))
 
@@ -405,7 +407,7 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("name", "content"), FOUND)
-def test_what_once_raised_another_error_is_damaged(name: str, content: bytes) -> None:
+def test_content_that_once_raised_another_error_is_damaged(name: str, content: bytes) -> None:
     parse, _ = PARSERS[name]
 
     with pytest.raises(Damaged):
@@ -413,7 +415,7 @@ def test_what_once_raised_another_error_is_damaged(name: str, content: bytes) ->
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_the_content_that_is_changed_is_valid(name: str) -> None:
+def test_the_contents_that_the_fuzzer_changes_are_valid(name: str) -> None:
     parse, valid = PARSERS[name]
 
     assert parse(valid) is not Ellipsis
@@ -421,7 +423,7 @@ def test_the_content_that_is_changed_is_valid(name: str) -> None:
 
 @drawn
 @given(content=st.binary(max_size=600), crc=anything_like(formats.crc_of(bytes(600))))
-def test_checksums_that_are_damaged_are_called_so(content: bytes, crc: bytes) -> None:
+def test_a_wrong_checksum_is_never_accepted(content: bytes, crc: bytes) -> None:
     with suppress(Damaged):
         assert formats.check_crc(content, crc) is None
         assert crc == formats.crc_of(content, int.from_bytes(crc[4:8], "big"))

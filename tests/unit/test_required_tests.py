@@ -5,7 +5,9 @@ import pytest
 from tests import conftest
 
 
-def test_a_skip_is_a_failure_that_names_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_every_test_is_required_a_skip_fails_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(conftest, "REQUIRE_ALL", True)
 
     told = reported(skipped("Kafka is fetched with Maven; there is no mvn on PATH"))
@@ -14,7 +16,7 @@ def test_a_skip_is_a_failure_that_names_its_reason(monkeypatch: pytest.MonkeyPat
     assert "allows no skip: Skipped: Kafka is fetched with Maven" in str(told.longrepr)
 
 
-def test_elsewhere_a_skip_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_tests_are_not_required_a_skip_stays_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conftest, "REQUIRE_ALL", False)
 
     assert reported(skipped("no mvn")).outcome == "skipped"

@@ -39,7 +39,7 @@ class User:
             self._told.put(f"{self._name} leaves")
 
 
-def test_tests_run_beside_each_other(tmp_path: Path) -> None:
+def test_shared_tests_run_at_the_same_time(tmp_path: Path) -> None:
     told: queue.Queue[str] = queue.Queue()
     users = [User(SharedMachine(tmp_path), told, name, alone=False) for name in ("a", "b")]
 
@@ -48,7 +48,7 @@ def test_tests_run_beside_each_other(tmp_path: Path) -> None:
         user.leave()
 
 
-def test_who_is_alone_comes_after_the_others_and_before_who_came_later(tmp_path: Path) -> None:
+def test_an_exclusive_test_waits_for_earlier_tests_and_precedes_later_ones(tmp_path: Path) -> None:
     told: queue.Queue[str] = queue.Queue()
     machine = SharedMachine(tmp_path)
     first = User(machine, told, "first", alone=False)
@@ -75,7 +75,7 @@ def refuse_an_empty_queue(lock: Path) -> None:
         raise RuntimeError("nobody waits")
 
 
-def test_a_test_that_ended_its_process_is_not_given_to_the_next_one() -> None:
+def test_a_test_that_crashed_its_worker_is_not_run_again() -> None:
     file, process = "tests/unit/test_it.py", cast("WorkerController", object())
     one, two, three = (f"{file}::{name}" for name in ("one", "two", "three"))
     scheduling = object.__new__(BesideProcesses)

@@ -33,13 +33,13 @@ ALL = dict.fromkeys(Fault, ("orders", "visits"))
 FED = 5 * BATCH
 
 
-def test_the_same_seed_gives_the_same_schedule_and_another_one_another() -> None:
+def test_each_seed_gives_its_own_repeatable_schedule() -> None:
     assert schedule(7, HOUR_S, ALL) == schedule(7, HOUR_S, ALL)
     assert schedule(7, HOUR_S, ALL) != schedule(8, HOUR_S, ALL)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_kind_of_fault_comes_before_any_comes_a_third_time(seed: int) -> None:
+def test_every_kind_of_fault_occurs_before_any_occurs_a_third_time(seed: int) -> None:
     counted = Counter[Fault]()
 
     for planned in schedule(seed, HOUR_S, ALL):
@@ -63,7 +63,7 @@ def test_faults_do_not_overlap_and_end_in_time(seed: int) -> None:
     assert 300 < quiet_since_s <= 600.1
 
 
-def test_only_what_can_be_done_is_planned_and_only_to_what_it_may_happen_to() -> None:
+def test_the_schedule_plans_only_possible_faults_on_allowed_targets() -> None:
     planned = schedule(1, HOUR_S, {Fault.SLOT_KILLED: ("orders",), Fault.SAVEPOINT: ("visits",)})
 
     found = {(each.fault, each.target) for each in planned}
@@ -71,7 +71,7 @@ def test_only_what_can_be_done_is_planned_and_only_to_what_it_may_happen_to() ->
     assert schedule(1, HOUR_S, {}) == ()
 
 
-def test_answers_are_those_of_a_loop() -> None:
+def test_the_answers_equal_those_of_a_simple_loop() -> None:
     """The loop counts slowly, record by record, as a person would check the answers."""
     visits, totals = Counter[int](), dict[Row, tuple[int, int]]()
     for number in range(FED):
@@ -98,7 +98,7 @@ ANSWERS = [AMOUNTS, PAIRS, COUNTS, REPLACED, WINDOWS]
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_rows_that_come_bit_by_bit_and_are_right_are_not_complained_of(answer: Answer) -> None:
+def test_the_checker_accepts_correct_rows_that_arrive_gradually(answer: Answer) -> None:
     rows, checker = right(answer), Checker(answer)
     Random(1).shuffle(rows)
 
@@ -135,7 +135,7 @@ def test_a_row_that_is_lost_doubled_or_altered_is_noticed(
     assert [each.split()[0] for each in checker.samples()] == [found]
 
 
-def test_a_row_that_goes_again_is_lost_though_it_comes_back() -> None:
+def test_a_row_that_disappears_counts_as_lost_even_if_it_returns() -> None:
     rows, checker = right(AMOUNTS), Checker(AMOUNTS)
 
     checker.look(rows, FED)
@@ -146,7 +146,7 @@ def test_a_row_that_goes_again_is_lost_though_it_comes_back() -> None:
     assert checker.lost == {rows[-1][:1]}
 
 
-def test_a_row_is_wrong_before_its_numbers_were_fed_in() -> None:
+def test_a_row_that_appears_before_its_input_is_wrong() -> None:
     checker = Checker(WINDOWS)
 
     checker.look(right(WINDOWS), FED - BATCH)
@@ -154,7 +154,7 @@ def test_a_row_is_wrong_before_its_numbers_were_fed_in() -> None:
     assert {row[0] for row in checker.different} == {(FED - BATCH) * 50}
 
 
-def test_output_is_whole_when_all_is_there_that_comes_before_the_input_ends() -> None:
+def test_output_is_complete_once_all_rows_due_before_the_input_ends_are_there() -> None:
     checker = Checker(WINDOWS)
 
     checker.look(islice(right(WINDOWS), (FED // BATCH - 1) * KEYS), FED)
@@ -183,7 +183,7 @@ def test_memory_that_grows_beyond_its_bound_is_not_flat(per_hour: float, is_flat
     assert found.bound == 20.0
 
 
-def test_the_slope_is_that_behind_the_warm_up() -> None:
+def test_the_slope_ignores_the_warm_up() -> None:
     """The first minute alone has a slope of 3,600 an hour."""
     found = slopes(samples(0.0), checkpoints="checkpoints", judges=True)["web.memory_mb"]
 
@@ -212,7 +212,7 @@ def test_the_journal_may_grow_with_each_checkpoint() -> None:
     assert not grows["journal.bytes"].is_flat
 
 
-def test_a_short_run_has_slopes_without_a_judgement() -> None:
+def test_a_short_run_reports_slopes_but_does_not_judge_them() -> None:
     found = slopes(samples(1000.0), checkpoints="checkpoints", judges=False)["web.memory_mb"]
 
     assert found.bound is None
@@ -228,7 +228,7 @@ def test_every_figure_has_one_bound_with_its_reason() -> None:
     assert all(len(bound.reason) > 20 for bound in BOUNDS)
 
 
-def test_percentiles_of_nothing_are_not_zero() -> None:
+def test_a_percentile_of_no_values_is_none() -> None:
     assert percentile([], 0.5) is None
     assert percentile([1.0, 2.0, 3.0], 0.5) == 2.0
     assert percentile([1.0, 2.0, 3.0], 1.0) == 3.0

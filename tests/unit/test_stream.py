@@ -49,7 +49,7 @@ def hashes(url: str, prefix: str) -> Sink:
     return RedisHashes(url, prefix, ("key",), pipeline="p")
 
 
-def test_a_record_that_cannot_be_read_refuses_a_start_unless_such_are_set_aside(
+def test_a_malformed_record_refuses_a_start_unless_quarantine_is_on(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"x": oops}\n')
@@ -77,7 +77,7 @@ def test_windowed_aggregates_run_behind_an_exchange_by_key_with_their_sinks_chai
     assert pipeline.schemas[Uid("two")].names == ["key", "window_start", "n"]
 
 
-def test_running_totals_are_halved_before_the_exchange_and_after() -> None:
+def test_running_totals_are_aggregated_before_and_after_the_exchange() -> None:
     env = Environment()
     events(env).key_by("key").aggregate(n=count(), uid="totals").sink(BlackHole(), uid="out")
 
@@ -108,7 +108,7 @@ def test_a_join_hashes_both_sides_by_its_columns_and_keeps_the_left_event_time()
     assert joined.time_column == "time"
 
 
-def test_a_stream_joins_itself_by_two_inputs_once_its_other_columns_are_renamed() -> None:
+def test_a_stream_can_join_itself_after_its_other_columns_are_renamed() -> None:
     env = Environment()
     stream = events(env)
     again = pa.schema([("key", pa.string()), ("at", TIME), ("y", pa.float64())])
@@ -126,7 +126,7 @@ def test_a_stream_joins_itself_by_two_inputs_once_its_other_columns_are_renamed(
     assert len(set(graph.channels(2))) == 2 * (4 + 2)
 
 
-def test_joins_differ_in_their_event_time_and_in_what_an_outer_one_adds() -> None:
+def test_each_kind_of_join_has_its_own_event_time_and_extra_columns() -> None:
     env = Environment()
     readings = Events(pa.schema([("key", pa.string()), ("at", TIME), ("wind", pa.float64())]), "at")
     left, right = events(env), env.source(readings, uid="readings")
@@ -158,9 +158,7 @@ def test_filters_and_functions_are_chained_and_functions_may_lose_event_time() -
     assert (kept.time_column, mapped.time_column) == ("time", None)
 
 
-def test_windows_that_overlap_name_both_bounds_and_their_event_time_is_the_last_millisecond() -> (
-    None
-):
+def test_overlapping_windows_name_both_bounds_and_use_window_time() -> None:
     env = Environment()
     keyed = events(env).key_by("key")
     every = sliding(timedelta(hours=1), every=timedelta(minutes=5))
@@ -174,7 +172,7 @@ def test_windows_that_overlap_name_both_bounds_and_their_event_time_is_the_last_
     assert [s.time_column for s in (slid, sessions, whole)] == ["window_time"] * 2 + [None]
 
 
-def test_late_rows_are_a_stream_of_their_own_with_the_schema_and_time_of_the_input() -> None:
+def test_late_rows_form_a_stream_with_the_schema_and_time_of_the_input() -> None:
     env = Environment()
     windowed = events(env).key_by("key").window(HOURLY).allowed_lateness(timedelta(minutes=5))
     hourly = windowed.aggregate(n=count(), uid="hourly").sink(BlackHole(), uid="out")
@@ -209,7 +207,7 @@ def test_streams_of_one_schema_unite_without_a_key_and_keep_their_event_time() -
     ("spread", "kind"),
     [(Stream.rebalance, EdgeKind.REBALANCE), (Stream.broadcast, EdgeKind.BROADCAST)],
 )
-def test_a_stream_can_be_dealt_to_the_next_operator_or_sink_without_a_key(
+def test_a_stream_can_be_redistributed_to_an_operator_or_sink_without_a_key(
     spread: Callable[[Stream], Stream], kind: EdgeKind
 ) -> None:
     env = Environment()
@@ -222,7 +220,7 @@ def test_a_stream_can_be_dealt_to_the_next_operator_or_sink_without_a_key(
     assert [e.kind for v in graph.vertices for e in v.inputs] == [kind, kind]
 
 
-def test_connected_streams_meet_in_one_operator_by_key_or_as_they_are() -> None:
+def test_connected_streams_meet_in_one_operator_with_or_without_a_key() -> None:
     env = Environment()
     narrow = pa.schema([("id", pa.string())])
     ids = env.source(Events(narrow, None), uid="ids")
@@ -267,7 +265,7 @@ def test_a_function_of_two_streams_takes_the_second_by_key_or_broadcast() -> Non
     assert [edge.hash_by for edge in graph.vertex(Uid("keyed")).inputs] == [("key",), ("id",)]
 
 
-def test_functions_of_rows_are_chained_and_declare_their_rows() -> None:
+def test_row_functions_are_chained_and_declare_their_schemas() -> None:
     env = Environment()
     narrow = pa.schema([("time", TIME)])
     stream = events(env)
@@ -391,7 +389,7 @@ def test_a_pipeline_knows_its_ends() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_by_uid_where_it_is_declared(
+def test_an_invalid_operator_is_refused_by_uid_where_it_is_declared(
     declare: Callable[[Stream], object], sentence: str
 ) -> None:
     stream = events(Environment())
@@ -436,7 +434,7 @@ def test_an_impossible_graph_is_refused_when_it_is_built(
         (hashes("unix:///run/redis.sock", "p"), hashes("unix:///run/redis.sock?db=0", "p")),
     ],
 )
-def test_two_sinks_that_would_lose_output_of_each_other_are_refused_by_uid(
+def test_two_sinks_that_would_destroy_output_of_each_other_are_refused_by_uid(
     one: Sink, other: Sink
 ) -> None:
     with pytest.raises(Rejected, match="'a' and 'b' both write to") as refusal:
@@ -461,7 +459,7 @@ def test_two_sinks_that_would_lose_output_of_each_other_are_refused_by_uid(
         (hashes("redis://h/1", "p"), hashes("redis://h/2", "p")),
     ],
 )
-def test_sinks_in_places_of_their_own_are_accepted(one: Sink, other: Sink) -> None:
+def test_sinks_in_different_places_are_accepted(one: Sink, other: Sink) -> None:
     assert one.place != other.place
     check_places({Uid("a"): one, Uid("b"): other})
 

@@ -35,7 +35,7 @@ def test_no_entry_lies_within_another(entry: str) -> None:
 
 
 @pytest.mark.parametrize("entry", KEPT)
-def test_what_is_kept_lies_within_what_is_slow(entry: str) -> None:
+def test_every_kept_test_lies_within_a_slow_entry(entry: str) -> None:
     assert is_slow(entry, kept=())
     assert not is_slow(entry)
 
@@ -56,13 +56,13 @@ def test_an_entry_covers_its_tests_with_all_parameters_and_nothing_else() -> Non
     assert not is_slow("tests/farther/test_c.py::test_x", slow)
 
 
-def test_slow_parameters_are_those_of_their_file() -> None:
+def test_slow_parameters_apply_only_to_their_own_file() -> None:
     assert is_slow("tests/contracts/test_sink.py::test_x[kafka log-2]")
     assert not is_slow("tests/contracts/test_sink.py::test_x[files-2]")
     assert not is_slow("tests/contracts/test_source.py::test_x[kafka log-2]")
 
 
-def test_of_repetitions_a_plain_run_takes_a_share_and_always_the_same() -> None:
+def test_a_plain_run_takes_a_fixed_share_of_the_repetitions() -> None:
     test = "tests/near/test_a.py::test_one"
     seeds = [f"{test}[{seed}]" for seed in range(300)]
 
@@ -73,7 +73,7 @@ def test_of_repetitions_a_plain_run_takes_a_share_and_always_the_same() -> None:
     assert not any(is_slow(seed, repeated={}) for seed in seeds)
 
 
-def test_everything_runs_where_it_is_asked_for_required_or_named() -> None:
+def test_slow_tests_run_only_if_asked_for_required_or_named() -> None:
     assert not runs_slow_tests(asked=False, required=False, named=False)
     assert runs_slow_tests(asked=True, required=False, named=False)
     assert runs_slow_tests(asked=False, required=True, named=False)

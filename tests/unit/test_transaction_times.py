@@ -62,7 +62,7 @@ def test_a_timeout_that_is_too_short_is_refused_with_the_sink_and_both_times() -
 
 
 @pytest.mark.parametrize("sink", [Holding(44_001), BlackHole()])
-def test_a_timeout_that_suffices_and_a_sink_without_one_are_not(sink: object) -> None:
+def test_a_sufficient_timeout_and_a_sink_without_one_are_accepted(sink: object) -> None:
     settings = parse_settings(SETTINGS)
 
     check_transaction_times(sinks(sink), settings)

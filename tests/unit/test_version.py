@@ -60,7 +60,7 @@ def test_the_version_is_written_in_one_place() -> None:
     assert project["tool"]["hatch"]["version"] == {"path": "pipelines/__init__.py"}
 
 
-def test_the_command_says_its_version(
+def test_the_command_prints_its_version(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["ftdash", "--version"])

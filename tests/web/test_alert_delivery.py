@@ -100,7 +100,7 @@ def receiver(settings: Any) -> Iterator[Receiver]:
     server.server_close()
 
 
-def test_an_alert_is_posted_once_signed_with_the_key_that_was_shown(receiver: Receiver) -> None:
+def test_an_alert_is_posted_once_and_signed_with_the_shown_key(receiver: Receiver) -> None:
     key = webhook(receiver)
     fire()
 
@@ -120,7 +120,7 @@ def test_an_alert_is_posted_once_signed_with_the_key_that_was_shown(receiver: Re
     assert newest.attempts == 1
 
 
-def test_another_key_or_body_or_time_gives_another_signature() -> None:
+def test_the_signature_depends_on_key_body_and_time() -> None:
     given = delivery.signature("key", 1, b"body")
 
     assert given != delivery.signature("kez", 1, b"body")
@@ -141,7 +141,7 @@ def test_nothing_secret_is_stored_shown_or_logged(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize("answer", [302, 307, 400, 500])
-def test_what_was_not_taken_is_tried_again_later_under_the_same_id(
+def test_a_refused_message_is_retried_later_under_the_same_id(
     receiver: Receiver, answer: int
 ) -> None:
     webhook(receiver)
@@ -162,7 +162,9 @@ def test_what_was_not_taken_is_tried_again_later_under_the_same_id(
 
 
 @pytest.mark.usefixtures("no_time_passes")
-def test_what_is_never_taken_is_given_up_and_said(receiver: Receiver) -> None:
+def test_a_message_that_is_never_accepted_is_given_up_after_the_last_try(
+    receiver: Receiver,
+) -> None:
     webhook(receiver)
     fire()
     receiver.answers = [500] * 100
@@ -179,7 +181,7 @@ def test_what_is_never_taken_is_given_up_and_said(receiver: Receiver) -> None:
     assert max(waits) <= delivery.RETRY_MAX_S
 
 
-def test_an_end_is_not_told_before_its_beginning(receiver: Receiver) -> None:
+def test_a_cleared_message_waits_for_its_fired_message(receiver: Receiver) -> None:
     webhook(receiver)
     fire()
     receiver.answers = [500]
@@ -195,7 +197,7 @@ def test_an_end_is_not_told_before_its_beginning(receiver: Receiver) -> None:
     assert "The run is over." in receiver.bodies[-1]["text"]
 
 
-def test_what_has_cleared_clears_no_second_time(receiver: Receiver) -> None:
+def test_a_cleared_alert_does_not_clear_again(receiver: Receiver) -> None:
     webhook(receiver)
     fire()
 
@@ -206,7 +208,7 @@ def test_what_has_cleared_clears_no_second_time(receiver: Receiver) -> None:
     assert Delivery.objects.count() == 2
 
 
-def test_what_somebody_else_clears_meanwhile_is_told_once_and_keeps_their_reason(
+def test_a_concurrently_cleared_alert_sends_one_message_and_keeps_its_reason(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     webhook(receiver)
@@ -241,7 +243,7 @@ def test_two_workers_do_not_send_the_same_message_at_once(
     assert len(receiver.taken) == 1
 
 
-def test_while_one_worker_waits_for_a_receiver_that_hangs_the_others_are_free(
+def test_a_worker_waiting_for_a_hanging_receiver_does_not_block_others(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     webhook(receiver)
@@ -261,7 +263,7 @@ def test_while_one_worker_waits_for_a_receiver_that_hangs_the_others_are_free(
     assert len(asked) == 1
 
 
-def test_a_receiver_that_hangs_is_left_alone_and_the_others_hear_of_everything(
+def test_a_hanging_receiver_is_tried_once_and_others_get_every_message(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "TIMEOUT_S", 0.2)
@@ -281,7 +283,7 @@ def test_a_receiver_that_hangs_is_left_alone_and_the_others_hear_of_everything(
     assert [body["rule"] for body in receiver.bodies] == ["late", "later", "latest"]
 
 
-def test_what_was_never_tried_comes_before_what_a_receiver_did_not_take(receiver: Receiver) -> None:
+def test_untried_messages_are_sent_before_retries(receiver: Receiver) -> None:
     webhook(receiver)
     fire("late")
     receiver.answers = [500]
@@ -308,7 +310,7 @@ def test_messages_of_a_worker_that_died_are_sent_by_the_next_one(receiver: Recei
     assert len(receiver.taken) == 1
 
 
-def test_a_turn_is_one_workers_until_it_has_said_nothing_for_too_long() -> None:
+def test_a_worker_keeps_its_sending_turn_until_it_is_silent_too_long() -> None:
     now = timezone.now()
     first = take_turn(now)
     assert first is not None
@@ -326,7 +328,7 @@ def test_a_turn_is_one_workers_until_it_has_said_nothing_for_too_long() -> None:
     assert take_turn(now - timedelta(hours=1)) is not None  # the clock was set back
 
 
-def test_the_turn_is_free_again_after_trouble(
+def test_an_unexpected_error_releases_the_sending_turn(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     webhook(receiver)
@@ -345,7 +347,7 @@ def test_the_turn_is_free_again_after_trouble(
     assert len(receiver.taken) == 1
 
 
-def test_what_cannot_be_put_into_a_message_is_a_failed_try(
+def test_a_message_that_cannot_be_written_is_a_failed_try(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     webhook(receiver)
@@ -360,7 +362,7 @@ def test_what_cannot_be_put_into_a_message_is_a_failed_try(
     assert Delivery.objects.get().problem == "A header holds a line break."
 
 
-def test_what_nobody_thought_of_is_given_up_after_as_many_tries(
+def test_unexpected_errors_use_up_the_same_number_of_tries(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     webhook(receiver)
@@ -387,7 +389,7 @@ def test_what_nobody_thought_of_is_given_up_after_as_many_tries(
     assert given_up.problem == "No try came to an end; the log of the worker says more."
 
 
-def test_a_channel_of_one_pipeline_hears_of_no_other(receiver: Receiver) -> None:
+def test_a_channel_of_one_pipeline_gets_no_alerts_of_others(receiver: Receiver) -> None:
     new_run("views")
     webhook(receiver, pipeline="views")
 
@@ -396,7 +398,7 @@ def test_a_channel_of_one_pipeline_hears_of_no_other(receiver: Receiver) -> None
     assert not Delivery.objects.exists()
 
 
-def test_a_test_is_tried_once_and_its_outcome_shown(receiver: Receiver) -> None:
+def test_a_test_message_is_tried_once_and_its_outcome_shown(receiver: Receiver) -> None:
     webhook(receiver)
     receiver.answers = [503]
 
@@ -411,7 +413,7 @@ def test_a_test_is_tried_once_and_its_outcome_shown(receiver: Receiver) -> None:
     assert receiver.bodies[-1]["news"] == "TEST"
 
 
-def test_a_machine_that_is_away_is_told_in_words(receiver: Receiver, settings: Any) -> None:
+def test_an_unreachable_receiver_is_reported_in_words(receiver: Receiver, settings: Any) -> None:
     webhook(receiver)
     services.send_test(name="ops", requester="ada", reason="is it on?")
 
@@ -423,7 +425,7 @@ def test_a_machine_that_is_away_is_told_in_words(receiver: Receiver, settings: A
 
 
 @pytest.mark.parametrize("address", WRONG_ADDRESSES)
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_an_invalid_webhook_address_is_refused(address: str) -> None:
     with pytest.raises(Rejected, match=WRONG_ADDRESSES[address]):
         made(address)
 
@@ -436,7 +438,7 @@ def test_no_message_goes_to_a_private_address(address: str) -> None:
         )
 
 
-def test_a_name_that_leads_to_loopback_is_refused_when_it_is_made_and_when_it_is_told(
+def test_a_loopback_host_name_is_refused_at_creation_and_at_delivery(
     receiver: Receiver, settings: Any
 ) -> None:
     made(f"http://localhost:{receiver.server_port}/")
@@ -451,7 +453,7 @@ def test_a_name_that_leads_to_loopback_is_refused_when_it_is_made_and_when_it_is
         made(f"http://localhost:{receiver.server_port}/", name="other")
 
 
-def test_plain_http_is_for_loopback_alone() -> None:
+def test_plain_http_is_allowed_for_loopback_only() -> None:
     for address in ("10.1.2.3", "93.184.216.34"):
         with pytest.raises(Rejected, match="http is for loopback alone"):
             delivery.check_address(
@@ -459,7 +461,7 @@ def test_plain_http_is_for_loopback_alone() -> None:
             )
 
 
-def test_a_message_goes_to_the_machine_that_was_checked_under_its_own_name(
+def test_a_message_goes_to_the_checked_ip_address_with_its_host_name(
     receiver: Receiver,
 ) -> None:
     target = delivery.resolve(f"http://localhost:{receiver.server_port}/hook", allows_private=True)
@@ -489,7 +491,7 @@ def test_a_mail_goes_to_each_address(settings: Any) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "nobody", "a@example.org, b", "a@example.org\nBcc: x"])
-def test_what_is_no_mail_address_is_refused(settings: Any, given: str) -> None:
+def test_an_invalid_mail_address_is_refused(settings: Any, given: str) -> None:
     settings.MAIL_IS_SET = True
 
     with pytest.raises(Rejected, match="mail address"):
@@ -498,14 +500,14 @@ def test_what_is_no_mail_address_is_refused(settings: Any, given: str) -> None:
         )
 
 
-def test_without_a_mail_server_there_is_no_mail() -> None:
+def test_a_mail_channel_requires_a_mail_server() -> None:
     with pytest.raises(Rejected, match="FTDASH_MAIL_HOST"):
         services.make_mail(
             name="team", addresses="a@example.org", pipeline=None, requester="ada", reason="x"
         )
 
 
-def test_a_channel_that_is_deleted_is_told_nothing_more(receiver: Receiver) -> None:
+def test_a_deleted_channel_gets_no_further_messages(receiver: Receiver) -> None:
     webhook(receiver)
     fire()
 

@@ -64,7 +64,7 @@ def test_an_alert_fires_once_and_clears_once(began: datetime) -> None:
     assert Alert.objects.count() == 1
 
 
-def test_a_value_that_goes_up_again_before_it_clears_is_the_same_alert(began: datetime) -> None:
+def test_a_value_that_rises_again_before_clearing_stays_one_alert(began: datetime) -> None:
     run = running()
     made(Watched.SINCE_CHECKPOINT)
     for seconds in range(0, 400, 5):
@@ -76,7 +76,7 @@ def test_a_value_that_goes_up_again_before_it_clears_is_the_same_alert(began: da
     assert [alert.cleared_at for alert in queries.firing()] == [None]
 
 
-def test_readings_that_come_late_are_not_judged(began: datetime) -> None:
+def test_late_readings_are_not_judged(began: datetime) -> None:
     run = running()
     made(Watched.SINCE_CHECKPOINT)
     completed(run, began - timedelta(seconds=100))
@@ -104,7 +104,7 @@ def test_after_the_clock_was_set_back_rules_are_judged_again(began: datetime) ->
 
 
 @pytest.mark.parametrize("status", [JobStatus.CANCELED, JobStatus.FINISHED])
-def test_when_a_run_is_over_its_alerts_clear_at_once(began: datetime, status: JobStatus) -> None:
+def test_the_alerts_of_a_run_clear_at_once_when_it_ends(began: datetime, status: JobStatus) -> None:
     fired(began)
     Run.objects.update(status=status.value, ended_at=began)
 
@@ -113,7 +113,7 @@ def test_when_a_run_is_over_its_alerts_clear_at_once(began: datetime, status: Jo
     assert Alert.objects.get().cleared_because == "The run is over."
 
 
-def test_a_run_that_failed_goes_on_being_late(began: datetime) -> None:
+def test_a_failed_run_stays_late(began: datetime) -> None:
     fired(began)
     Run.objects.update(status=JobStatus.FAILED.value, ended_at=began)
 
@@ -122,7 +122,7 @@ def test_a_run_that_failed_goes_on_being_late(began: datetime) -> None:
     assert Alert.objects.get().cleared_at is None
 
 
-def test_a_rule_of_one_pipeline_looks_at_no_other(began: datetime) -> None:
+def test_a_rule_of_one_pipeline_ignores_the_others(began: datetime) -> None:
     running("flights"), running("views")
     made(Watched.SINCE_CHECKPOINT, AT_ONCE, pipeline="views")
 
@@ -132,7 +132,7 @@ def test_a_rule_of_one_pipeline_looks_at_no_other(began: datetime) -> None:
     assert queries.firing("flights") == []
 
 
-def test_a_rule_that_is_off_or_gone_clears_what_it_fired(began: datetime) -> None:
+def test_a_rule_that_is_off_or_deleted_clears_its_alerts(began: datetime) -> None:
     fired(began)
 
     services.switch_rule(name="late", is_on=False, requester="ada", reason="planned")
@@ -158,7 +158,7 @@ CHANGES: dict[str, Callable[..., None]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_rule_is_read_for_a_change_only_when_no_round_may_judge_by_it(change: str) -> None:
+def test_a_change_takes_the_evaluation_lock_before_it_reads_the_rule(change: str) -> None:
     made(Watched.SINCE_CHECKPOINT)
 
     with CaptureQueriesContext(connection) as found:
@@ -169,7 +169,7 @@ def test_a_rule_is_read_for_a_change_only_when_no_round_may_judge_by_it(change: 
     assert tables.index("evaluation") < tables.index("alertrule")
 
 
-def test_however_many_pipelines_there_are_the_queries_are_as_many(began: datetime) -> None:
+def test_an_evaluation_needs_no_more_queries_for_more_pipelines(began: datetime) -> None:
     counts = []
     for name in ("a", "b", "c"):
         running(name)
@@ -184,7 +184,7 @@ def test_however_many_pipelines_there_are_the_queries_are_as_many(began: datetim
     assert counts[0] == counts[1] == counts[2]
 
 
-def test_a_pipeline_that_never_ran_alerts_nobody(began: datetime) -> None:
+def test_a_pipeline_that_never_ran_fires_no_alert(began: datetime) -> None:
     run = new_run()
     Run.objects.filter(pk=run.pk).delete()
     made(Watched.SINCE_CHECKPOINT, AT_ONCE)
@@ -195,7 +195,7 @@ def test_a_pipeline_that_never_ran_alerts_nobody(began: datetime) -> None:
     assert not Alert.objects.exists()
 
 
-def test_a_run_without_a_checkpoint_is_late_since_it_began() -> None:
+def test_lateness_of_a_run_without_a_checkpoint_counts_from_its_start() -> None:
     run = running(checkpoint=False)
     now = timezone.now()
     Run.objects.filter(pk=run.pk).update(started_at=now - timedelta(seconds=42))
@@ -206,7 +206,7 @@ def test_a_run_without_a_checkpoint_is_late_since_it_began() -> None:
     assert found[Watched.SINCE_OUTPUT] == pytest.approx(42.0)
 
 
-def test_failed_checkpoints_count_since_the_last_that_completed_and_within_ten_minutes() -> None:
+def test_failed_checkpoints_are_counted_in_a_row_and_within_ten_minutes() -> None:
     run = new_run()
     story = Story(run).started()
     fail(story).completed()
@@ -222,14 +222,14 @@ def test_failed_checkpoints_count_since_the_last_that_completed_and_within_ten_m
 
 
 @pytest.mark.parametrize("reason", sorted(WITH_THE_ATTEMPT))
-def test_a_checkpoint_that_ended_with_its_attempt_did_not_fail(reason: str) -> None:
+def test_a_checkpoint_that_ended_with_its_attempt_does_not_count_as_failed(reason: str) -> None:
     fail(Story(new_run()).started().completed(), CheckpointFailureReason[reason])
     Projector().run_once()
 
     assert (read()[Watched.FAILED_IN_ROW], read()[Watched.FAILED_LATELY]) == (0.0, 0.0)
 
 
-def test_a_run_that_completes_checkpoints_when_somebody_asks_is_not_late() -> None:
+def test_a_run_without_periodic_checkpoints_is_not_late() -> None:
     Run.objects.filter(pk=running().pk).update(settings={INTERVAL: "off"})
 
     found = read(timezone.now() + timedelta(days=1))
@@ -239,7 +239,7 @@ def test_a_run_that_completes_checkpoints_when_somebody_asks_is_not_late() -> No
     assert found[Watched.FAILED_IN_ROW] == 0.0
 
 
-def test_when_periodic_checkpoints_are_switched_off_what_is_late_clears(began: datetime) -> None:
+def test_switching_off_periodic_checkpoints_clears_lateness_alerts(began: datetime) -> None:
     fired(began)
     Run.objects.update(changed_settings={INTERVAL: "off"})
 
@@ -249,7 +249,7 @@ def test_when_periodic_checkpoints_are_switched_off_what_is_late_clears(began: d
     assert alert.cleared_because == "The run no longer takes periodic checkpoints."
 
 
-def test_the_two_clocks_are_read_apart() -> None:
+def test_time_since_checkpoint_and_since_output_are_read_separately() -> None:
     running()
     now = timezone.now()
     Run.objects.update(
@@ -262,7 +262,7 @@ def test_the_two_clocks_are_read_apart() -> None:
 
 
 @pytest.mark.parametrize("watched", [Watched.SINCE_CHECKPOINT, Watched.SINCE_OUTPUT])
-def test_what_comes_seldom_is_late_after_three_intervals_and_in_time_below_two(
+def test_a_long_interval_fires_after_three_intervals_and_clears_below_two(
     began: datetime, watched: Watched
 ) -> None:
     Run.objects.filter(pk=running().pk).update(settings={INTERVAL: "10 min"})
@@ -285,7 +285,7 @@ def test_what_comes_seldom_is_late_after_three_intervals_and_in_time_below_two(
     assert judged(timedelta(minutes=11), 140) == [began + timedelta(seconds=140)]
 
 
-def test_a_short_interval_changes_no_rule_and_a_long_one_none_of_other_numbers(
+def test_a_short_interval_and_rules_on_other_values_keep_the_threshold(
     began: datetime,
 ) -> None:
     Run.objects.filter(pk=running().pk).update(settings={INTERVAL: "1 h"}, watermark_ms=0)
@@ -302,7 +302,7 @@ def test_a_short_interval_changes_no_rule_and_a_long_one_none_of_other_numbers(
     assert found == {("flights", "lag"): 60.0, ("views", "late"): 60.0}
 
 
-def test_a_failed_run_alerts_in_the_next_round_until_another_one_runs(began: datetime) -> None:
+def test_a_failed_run_alerts_in_the_next_round_until_it_runs_again(began: datetime) -> None:
     make_default_rules()
     run = running()
     Run.objects.filter(pk=run.pk).update(status=JobStatus.FAILED.value)
@@ -315,7 +315,7 @@ def test_a_failed_run_alerts_in_the_next_round_until_another_one_runs(began: dat
     assert queries.firing() == []
 
 
-def test_damaged_points_alert_in_the_next_round_also_those_of_earlier_runs(
+def test_a_damaged_point_of_an_earlier_run_alerts_in_the_next_round(
     began: datetime,
 ) -> None:
     make_default_rules()
@@ -343,9 +343,7 @@ def test_restarts_are_counted_within_ten_minutes() -> None:
     assert read(timezone.now() + timedelta(minutes=11))[Watched.RESTARTS_LATELY] == 0.0
 
 
-def test_output_waits_from_its_checkpoint_s_trigger_until_that_or_a_newer_one_is_committed() -> (
-    None
-):
+def test_output_waits_from_its_checkpoints_trigger_until_that_or_a_newer_commit() -> None:
     story = Story(new_run()).started().completed()
     complete(complete(story)).wait(5)
     Projector().run_once()
@@ -359,7 +357,7 @@ def test_output_waits_from_its_checkpoint_s_trigger_until_that_or_a_newer_one_is
     assert waits_s(triggered_at + timedelta(seconds=90)) == 0.0
 
 
-def test_what_a_recovery_has_gone_back_to_and_what_never_completed_does_not_wait() -> None:
+def test_output_of_the_restored_and_of_unfinished_checkpoints_does_not_wait() -> None:
     story = Story(new_run()).started()
     complete(story).slot_killed()
     fail(story).triggered()
@@ -368,7 +366,7 @@ def test_what_a_recovery_has_gone_back_to_and_what_never_completed_does_not_wait
     assert waits_s(timezone.now() + timedelta(hours=1)) == 0.0
 
 
-def test_what_waits_in_channels_is_summed_and_unknown_while_the_driver_is_silent() -> None:
+def test_buffered_bytes_are_summed_and_unknown_while_the_driver_is_silent() -> None:
     running()
     at = Sample.objects.get().at
 
@@ -378,7 +376,7 @@ def test_what_waits_in_channels_is_summed_and_unknown_while_the_driver_is_silent
     assert read(at)[Watched.BUFFERED_BYTES] is Absent.OVER
 
 
-def test_what_sources_have_not_read_is_summed_over_those_that_know() -> None:
+def test_unread_records_are_summed_over_the_sources_that_know_them() -> None:
     running()
     sample = Sample.objects.get()
 
@@ -392,7 +390,7 @@ def test_what_sources_have_not_read_is_summed_over_those_that_know() -> None:
     assert read(sample.at)[Watched.RECORDS_BEHIND] is Absent.OVER
 
 
-def test_event_time_lags_by_the_clock() -> None:
+def test_event_time_lag_is_measured_against_the_clock() -> None:
     running()
     now = timezone.now()
     Run.objects.update(watermark_ms=int(1000 * now.timestamp()) - 5_000)

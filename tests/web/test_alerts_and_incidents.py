@@ -42,7 +42,7 @@ def _no_other_rule(site: None) -> None:
     AlertRule.objects.all().delete()
 
 
-def test_while_an_alert_fires_it_shows_the_value_of_now_and_afterwards_the_last_one(
+def test_a_firing_alert_shows_the_current_value_and_a_cleared_one_the_last(
     operator: Client,
 ) -> None:
     fire(95.0)
@@ -69,7 +69,7 @@ def test_an_unknown_value_leaves_the_last_known_one() -> None:
     assert Alert.objects.get().newest_value == 610.0
 
 
-def test_an_alert_names_the_incident_that_explains_it_wherever_it_is_shown(
+def test_every_page_with_an_alert_links_the_incident_that_explains_it(
     operator: Client,
 ) -> None:
     incident = failed_run()
@@ -113,7 +113,7 @@ def test_a_message_carries_the_incident_with_cause_next_step_and_address(setting
     assert message.text.endswith(f"/incidents/{incident.pk}/")
 
 
-def test_an_incident_that_opens_later_is_named_later_and_an_over_one_is_replaced() -> None:
+def test_an_alert_names_a_later_incident_and_replaces_a_closed_one() -> None:
     fire(95.0)
     assert queries.firing()[0].incident is None
     first = opened(Cause.NO_CHECKPOINT)
@@ -142,14 +142,14 @@ def test_an_alert_belongs_to_no_incident_of_another_pipeline() -> None:
     assert queries.firing("views")[0].incident is not None
 
 
-def test_every_number_is_explained_by_some_causes_and_every_failure_explains_most() -> None:
+def test_every_watched_value_has_causes_and_failures_explain_most_of_them() -> None:
     assert set(EXPLAINED_BY) == set(Watched)
     for watched, causes in EXPLAINED_BY.items():
         assert causes, watched
         assert causes >= OF_FAILURES or watched is Watched.DAMAGED_POINTS
 
 
-def test_a_failure_explains_more_than_a_clock_and_the_newer_of_two_counts() -> None:
+def test_a_failure_explains_more_than_a_clock_and_the_newest_failure_wins() -> None:
     running()
     clock = opened(Cause.NO_CHECKPOINT)
     older, newer = opened(Cause.SLOT_LOST), opened(Cause.DISK_FULL)
@@ -186,7 +186,7 @@ def test_an_alert_that_clears_under_a_silence_sends_nothing_at_all() -> None:
     assert not Delivery.objects.exists()
 
 
-def test_an_alert_that_was_sent_before_a_silence_sends_its_end() -> None:
+def test_an_alert_sent_before_a_silence_sends_its_cleared_message() -> None:
     channel()
     fire(95.0)
     silenced(timezone.now() + timedelta(hours=1))
@@ -197,7 +197,7 @@ def test_an_alert_that_was_sent_before_a_silence_sends_its_end() -> None:
 
 
 @pytest.mark.parametrize(("rule_name", "pipeline"), [("other", None), (None, "views")])
-def test_a_silence_of_something_else_holds_nothing_back(
+def test_a_silence_of_another_rule_or_pipeline_holds_nothing_back(
     rule_name: str | None, pipeline: str | None
 ) -> None:
     running("views")
@@ -211,7 +211,7 @@ def test_a_silence_of_something_else_holds_nothing_back(
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_under_any_silences_no_end_comes_without_a_beginning_and_no_message_is_lost(
+def test_no_silence_loses_a_message_or_sends_an_end_without_a_beginning(
     seed: int,
 ) -> None:
     draws, now = random.Random(seed), timezone.now()
@@ -273,7 +273,7 @@ def test_an_admin_silences_an_alert_and_ends_the_silence(admin: Client) -> None:
     assert "is over already" in again.content.decode()
 
 
-def test_a_silence_has_an_end_and_a_reason() -> None:
+def test_a_silence_needs_an_end_and_a_reason() -> None:
     running()
     now = timezone.now()
     for until in (now - timedelta(seconds=1), now + timedelta(days=31)):
@@ -287,7 +287,7 @@ def test_a_silence_has_an_end_and_a_reason() -> None:
         services.end_silence(key=7, requester="ada", reason="done")
 
 
-def test_the_api_makes_reads_and_ends_silences(admin: Client) -> None:
+def test_the_api_creates_lists_and_ends_silences(admin: Client) -> None:
     fire(95.0)
     until = (timezone.now() + timedelta(hours=1)).isoformat()
 

@@ -39,7 +39,7 @@ def _no_other_rule(site: None) -> None:
     AlertRule.objects.all().delete()
 
 
-def test_a_new_installation_alerts_of_failures_damage_both_clocks_and_restarts() -> None:
+def test_a_new_installation_has_rules_for_failures_damage_lateness_and_restarts() -> None:
     make_default_rules()
 
     found = {rule.watched for rule in queries.rules()}
@@ -56,7 +56,7 @@ def test_a_new_installation_alerts_of_failures_damage_both_clocks_and_restarts()
         rule.band.check()
 
 
-def test_what_fires_is_on_the_first_page_on_its_pipelines_and_on_no_other(
+def test_a_firing_alert_is_on_the_first_page_and_on_its_pipelines_page_only(
     operator: Client,
 ) -> None:
     fire()
@@ -69,7 +69,9 @@ def test_what_fires_is_on_the_first_page_on_its_pipelines_and_on_no_other(
     assert "1 min 35 s; it fires" not in operator.get("/pipelines/views/").content.decode()
 
 
-def test_an_operator_reads_what_fires_and_what_fired_and_acts_on_nothing(operator: Client) -> None:
+def test_an_operator_sees_firing_and_cleared_alerts_but_cannot_acknowledge(
+    operator: Client,
+) -> None:
     page = operator.get(reverse("alerts")).content.decode()
     assert "No rule has been evaluated yet" in page
     assert "No alert has cleared yet" in page
@@ -102,14 +104,14 @@ def test_the_history_has_pages(operator: Client) -> None:
     assert "rule 29<" not in second
 
 
-def test_many_alerts_leave_room_on_the_first_page(operator: Client) -> None:
+def test_the_first_page_shows_few_of_many_alerts_and_counts_the_rest(operator: Client) -> None:
     for number in range(8):
         fire(f"rule {number}")
 
     assert "3 more alerts fire" in operator.get("/").content.decode()
 
 
-def test_an_admin_looks_after_an_alert_and_everybody_sees_it(admin: Client) -> None:
+def test_an_admin_acknowledges_an_alert_once_and_the_pages_show_it(admin: Client) -> None:
     fire()
     alert = str(Alert.objects.get().pk)
     asked = admin.get(settings_address("acknowledge", alert)).content.decode()
@@ -130,7 +132,7 @@ def test_an_admin_looks_after_an_alert_and_everybody_sees_it(admin: Client) -> N
     assert "has cleared already" in late.content.decode()
 
 
-def test_an_admin_makes_changes_and_ends_a_rule(admin: Client) -> None:
+def test_an_admin_creates_changes_switches_and_deletes_a_rule(admin: Client) -> None:
     running()
 
     assert post(admin, "make-rule", GIVEN)["Location"] == reverse("settings")
@@ -158,7 +160,7 @@ def test_an_admin_makes_changes_and_ends_a_rule(admin: Client) -> None:
     ]
 
 
-def test_bytes_in_the_log_of_rules_are_readable() -> None:
+def test_the_log_of_rules_shows_bytes_in_readable_units() -> None:
     band = Band(64e6, 0.0, 16e6, 60.0)
 
     services.make_rule(
@@ -188,7 +190,7 @@ def test_bytes_in_the_log_of_rules_are_readable() -> None:
         ({"name": "taken"}, "There is a rule 'taken'"),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused_in_words(
+def test_an_invalid_rule_is_refused_with_the_reason(
     admin: Client, given: dict[str, str], words: str
 ) -> None:
     post(admin, "make-rule", {**GIVEN, "name": "taken"})
@@ -200,7 +202,7 @@ def test_a_rule_that_cannot_be_is_refused_in_words(
     assert AlertRule.objects.count() == 1
 
 
-def test_there_is_an_end_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_rules_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "RULES_MAX", 1)
     band = Band(60.0, 0.0, 30.0, 0.0)
     values: dict[str, Any] = {"watched": Watched.SINCE_OUTPUT, "pipeline": None, "band": band}
@@ -210,7 +212,7 @@ def test_there_is_an_end_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
         services.make_rule(name="two", requester="ada", reason="x", **values)
 
 
-def test_an_admin_makes_tests_and_deletes_a_channel(admin: Client, settings: Any) -> None:
+def test_an_admin_creates_tests_and_deletes_a_channel(admin: Client, settings: Any) -> None:
     settings.WEBHOOK_PRIVATE = True
     running()
     given = {"name": "ops", "pipeline": "flights", "reason": "the night shift"}
@@ -230,7 +232,7 @@ def test_an_admin_makes_tests_and_deletes_a_channel(admin: Client, settings: Any
     assert queries.channels() == []
 
 
-def test_mail_is_told_where_it_can_be(admin: Client, settings: Any) -> None:
+def test_a_mail_channel_can_be_made_only_with_a_mail_server(admin: Client, settings: Any) -> None:
     given = {"name": "team", "pipeline": "", "address": "a@example.org", "reason": "the team"}
     assert "FTDASH_MAIL_HOST" in post(admin, "make-mail", given).content.decode()
 
@@ -244,12 +246,12 @@ def test_mail_is_told_where_it_can_be(admin: Client, settings: Any) -> None:
     "action",
     ["change-rule", "switch-off", "switch-on", "delete-rule", "test-channel", "delete-channel"],
 )
-def test_what_is_not_there_says_so(admin: Client, action: str) -> None:
+def test_unknown_names_are_not_found(admin: Client, action: str) -> None:
     assert admin.get(settings_address(action, "nothing")).status_code == 404
 
 
 @pytest.mark.parametrize("of", ["", "7", "x", "9" * 40])
-def test_an_alert_that_is_not_there_says_so(admin: Client, of: str) -> None:
+def test_an_unknown_alert_is_not_found(admin: Client, of: str) -> None:
     assert admin.get(settings_address("acknowledge", of)).status_code == 404
 
 

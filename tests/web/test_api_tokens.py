@@ -42,7 +42,7 @@ def test_two_tokens_never_have_the_same_secret() -> None:
     assert made[0] != made[1]
 
 
-def test_a_token_opens_and_its_use_is_noted_to_the_minute() -> None:
+def test_a_token_is_accepted_and_its_last_use_is_noted_to_the_minute() -> None:
     client = bearer(TokenScope.READ)
 
     assert client.get("/v1/config").status_code == 200
@@ -56,7 +56,7 @@ def test_a_token_opens_and_its_use_is_noted_to_the_minute() -> None:
     assert queries.tokens()[0].last_used_at > first - timedelta(minutes=1)
 
 
-def test_a_revoked_token_opens_nothing_and_its_name_stays_taken() -> None:
+def test_a_revoked_token_is_rejected_and_its_name_stays_taken() -> None:
     client = bearer(TokenScope.READ)
 
     services.revoke_token(name="deploy", revoked_by="ada", reason="x")
@@ -68,7 +68,7 @@ def test_a_revoked_token_opens_nothing_and_its_name_stays_taken() -> None:
         services.revoke_token(name="deploy", revoked_by="bob", reason="x")
 
 
-def test_a_token_that_has_expired_opens_nothing() -> None:
+def test_an_expired_token_is_rejected() -> None:
     client = bearer(TokenScope.READ)
     assert client.get("/v1/config").status_code == 200
 
@@ -78,7 +78,7 @@ def test_a_token_that_has_expired_opens_nothing() -> None:
     assert queries.tokens()[0].has_expired
 
 
-def test_a_token_that_would_open_nothing_is_not_made() -> None:
+def test_a_token_that_expires_now_is_not_created() -> None:
     with pytest.raises(Rejected, match="expire later than now"):
         services.create_token(
             name="ci",
@@ -89,7 +89,7 @@ def test_a_token_that_would_open_nothing_is_not_made() -> None:
         )
 
 
-def test_who_made_and_revoked_a_token_is_logged_and_why() -> None:
+def test_the_log_says_who_created_and_revoked_a_token_and_why() -> None:
     bearer(TokenScope.READ)
     services.revoke_token(name="deploy", revoked_by="bob", reason="it leaked")
 
@@ -108,7 +108,9 @@ def test_who_made_and_revoked_a_token_is_logged_and_why() -> None:
     "header",
     ["Bearer wrong", "Bearer", "", "Basic YTpi", "Bearer ftd_\u00e9", "Bearer a b"],
 )
-def test_a_wrong_header_opens_nothing_even_beside_a_session(admin: Client, header: str) -> None:
+def test_an_invalid_authorization_header_is_rejected_even_with_a_session(
+    admin: Client, header: str
+) -> None:
     answer = admin.get("/v1/config", headers={"Authorization": header})
 
     assert answer.status_code == 401
@@ -116,7 +118,7 @@ def test_a_wrong_header_opens_nothing_even_beside_a_session(admin: Client, heade
     assert list(answer.json()) == ["errors"]
 
 
-def test_a_right_secret_under_another_scheme_opens_nothing() -> None:
+def test_a_valid_secret_under_another_scheme_is_rejected() -> None:
     token = services.create_token(name="ci", scope=TokenScope.READ, created_by="ada", reason="x")
 
     answer = Client().get("/v1/config", headers={"Authorization": f"Basic {token.secret}"})
@@ -124,7 +126,7 @@ def test_a_right_secret_under_another_scheme_opens_nothing() -> None:
     assert answer.status_code == 401
 
 
-def test_wrong_tokens_are_told_off_and_right_ones_are_not_locked_out() -> None:
+def test_wrong_tokens_are_rate_limited_and_valid_ones_are_not() -> None:
     good = bearer(TokenScope.READ)
     wrong = Client(headers={"Authorization": "Bearer wrong"})
 
@@ -142,7 +144,7 @@ def test_a_name_that_cannot_be_used_is_refused(name: str) -> None:
         services.create_token(name=name, scope=TokenScope.READ, created_by="ada", reason="x")
 
 
-def test_the_command_makes_lists_and_revokes() -> None:
+def test_the_command_creates_lists_and_revokes_tokens() -> None:
     secret = printed("create", "ci", "--scope", "act").strip()
 
     assert Client(headers={"Authorization": f"Bearer {secret}"}).get("/v1/jobs").status_code == 200
@@ -153,7 +155,7 @@ def test_the_command_makes_lists_and_revokes() -> None:
         printed("revoke", "ci", "--reason", "unused")
 
 
-def test_the_command_makes_a_token_that_expires() -> None:
+def test_the_command_creates_a_token_that_expires() -> None:
     printed("create", "ci", "--days", "7")
 
     expires_at = queries.tokens()[0].expires_at
@@ -165,7 +167,7 @@ def test_the_command_makes_a_token_that_expires() -> None:
 @pytest.mark.parametrize(
     ("words", "days"), [((), 90), (("--never-expires",), None)], ids=["by itself", "when asked"]
 )
-def test_a_token_expires_unless_you_say_that_it_never_does(
+def test_a_token_expires_after_90_days_unless_never_expires_is_given(
     words: tuple[str, ...], days: int | None
 ) -> None:
     printed("create", "ci", *words)

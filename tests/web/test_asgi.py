@@ -21,7 +21,7 @@ print(json.dumps({
 """
 
 
-def test_pages_are_loaded_and_set_aside_from_garbage_collection() -> None:
+def test_pages_are_preloaded_and_excluded_from_garbage_collection() -> None:
     told = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120
     ).stdout

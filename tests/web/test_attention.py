@@ -98,7 +98,7 @@ from ftdash.runs.queries.fleet import Signs, Transaction, attention, rank
         ),
     ],
 )
-def test_each_concern_is_said_in_a_sentence(
+def test_each_concern_is_explained_in_a_sentence(
     signs: dict[str, Any], concern: Concern, text: str
 ) -> None:
     found = attention(signs_with(**signs))
@@ -126,14 +126,14 @@ def test_each_concern_is_said_in_a_sentence(
         {"state": ShownState.FINISHED, "in_state_s": 900.0},
     ],
 )
-def test_what_is_well_needs_nobody(signs: dict[str, Any]) -> None:
+def test_a_healthy_pipeline_needs_no_attention(signs: dict[str, Any]) -> None:
     found = attention(signs_with(**signs))
 
     assert (found.concern, found.text) == (Concern.NONE, "")
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_of_several_concerns_the_most_pressing_is_named(seed: int) -> None:
+def test_the_most_pressing_of_several_concerns_is_named(seed: int) -> None:
     draws = random.Random(seed)
     alone: list[dict[str, Any]] = [
         {"since_completed_s": 61.0},
@@ -155,7 +155,7 @@ def test_of_several_concerns_the_most_pressing_is_named(seed: int) -> None:
     assert found.concern == min(concerns, key=lambda concern: rank(concern, ""))
 
 
-def test_the_order_is_that_of_the_concerns_then_the_name() -> None:
+def test_pipelines_are_ordered_by_concern_and_then_by_name() -> None:
     ranked = sorted(
         [(Concern.NONE, "a"), (Concern.SILENT, "z"), (Concern.SILENT, "b")], key=by_rank
     )

@@ -29,7 +29,7 @@ def run() -> Run:
     return new_run()
 
 
-def test_it_prints_up_to_where_the_newest_run_is_proven(
+def test_the_command_prints_up_to_which_checkpoint_the_newest_run_is_proven(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     audited = answering(monkeypatch, report_of(PROVEN))
@@ -38,7 +38,9 @@ def test_it_prints_up_to_where_the_newest_run_is_proven(
     assert audited == [run_directory(run).path]
 
 
-def test_json_is_for_scripts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_json_option_prints_the_report_for_scripts(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answering(monkeypatch, report_of(PROVEN))
 
     answer = json.loads(printed(run.pipeline.name, "--json"))
@@ -48,7 +50,7 @@ def test_json_is_for_scripts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("option", [[], ["--json"]])
-def test_a_difference_is_printed_and_ends_with_status_1(
+def test_the_command_prints_a_difference_and_exits_with_status_1(
     run: Run, option: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answering(monkeypatch, report_of(NOT_PROVEN))
@@ -62,7 +64,7 @@ def test_a_difference_is_printed_and_ends_with_status_1(
         assert what in out.getvalue()
 
 
-def test_what_cannot_be_audited_is_one_sentence_and_status_2(
+def test_an_impossible_audit_exits_with_one_sentence_and_status_2(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(directory: RunDirectory) -> AuditReport:

@@ -100,7 +100,7 @@ def test_the_database_refuses_every_change(
         ("at", "2001-01-01T00:00:00Z"),
     ],
 )
-def test_an_entry_that_was_changed_is_named(
+def test_a_changed_entry_is_named(
     four_entries: list[AdminAction], unprotected: None, field: str, value: str
 ) -> None:
     AdminAction.objects.filter(pk=four_entries[1].pk).update(**{field: value})
@@ -112,7 +112,7 @@ def test_an_entry_that_was_changed_is_named(
     assert "was changed after it was written. The 1 entry before it fit" in said
 
 
-def test_the_entry_behind_one_that_was_removed_is_named(
+def test_the_entry_after_a_removed_one_is_named(
     four_entries: list[AdminAction], unprotected: None
 ) -> None:
     four_entries[1].delete()
@@ -123,7 +123,7 @@ def test_the_entry_behind_one_that_was_removed_is_named(
     assert "does not follow the entry before it" in said
 
 
-def test_a_first_entry_that_was_removed_is_missed(
+def test_a_removed_first_entry_is_detected(
     four_entries: list[AdminAction], unprotected: None
 ) -> None:
     four_entries[0].delete()
@@ -131,7 +131,7 @@ def test_a_first_entry_that_was_removed_is_missed(
     assert verified()[0] == 1
 
 
-def test_what_was_cut_off_at_the_end_is_missed_by_who_has_noted_a_digest(
+def test_only_a_noted_digest_reveals_entries_cut_off_at_the_end(
     four_entries: list[AdminAction], unprotected: None
 ) -> None:
     noted = four_entries[-1].digest
@@ -144,7 +144,7 @@ def test_what_was_cut_off_at_the_end_is_missed_by_who_has_noted_a_digest(
     assert "cut off" in verified(noted)[1]
 
 
-def test_a_log_that_was_written_anew_is_found_by_a_noted_digest(
+def test_a_noted_digest_reveals_a_rewritten_log(
     four_entries: list[AdminAction], unprotected: None
 ) -> None:
     noted = four_entries[2].digest
@@ -159,7 +159,7 @@ def test_a_log_that_was_written_anew_is_found_by_a_noted_digest(
     assert verified(noted)[0] == 1
 
 
-def test_a_program_reads_the_outcome(four_entries: list[AdminAction]) -> None:
+def test_the_json_option_prints_the_outcome(four_entries: list[AdminAction]) -> None:
     out = io.StringIO()
     call_command("audit_log", "verify", "--json", stdout=out)
 
@@ -185,7 +185,7 @@ def verified(noted: str = "") -> tuple[int, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vendor", ["sqlite", "postgresql"])
-def test_an_upgrade_chains_the_entries_that_are_there_and_then_protects_them(
+def test_an_upgrade_chains_the_existing_entries_and_then_protects_them(
     vendor: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     environment = {**os.environ, "FTDASH_HOME": str(tmp_path)}

@@ -49,7 +49,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
-def test_who_asks_while_one_is_under_way_is_shown_that_one(run: Run) -> None:
+def test_a_request_during_an_audit_returns_the_audit_under_way(run: Run) -> None:
     first = audits.ask(NAME, "ada")
 
     assert audits.ask(NAME, "grace") == first
@@ -64,7 +64,7 @@ def test_a_pipeline_without_a_run_has_nothing_to_audit() -> None:
         audits.ask("idle", "ada")
 
 
-def test_a_worker_starts_its_process_once(run: Run, started: list[list[str]]) -> None:
+def test_a_worker_starts_the_process_of_an_audit_once(run: Run, started: list[list[str]]) -> None:
     key = audits.ask(NAME, "ada")
 
     tasks.start_audit(key)
@@ -76,7 +76,7 @@ def test_a_worker_starts_its_process_once(run: Run, started: list[list[str]]) ->
     assert newest().state is AuditState.RUNNING
 
 
-def test_one_that_no_worker_was_told_of_is_started_by_the_next_round(
+def test_the_next_round_starts_an_audit_that_no_worker_heard_of(
     run: Run, started: list[list[str]]
 ) -> None:
     audits.ask(NAME, "ada")
@@ -89,7 +89,7 @@ def test_one_that_no_worker_was_told_of_is_started_by_the_next_round(
     assert (len(just_asked), len(started)) == (0, 1)
 
 
-def test_one_that_cannot_be_started_holds_up_no_other(started: list[list[str]]) -> None:
+def test_an_audit_that_cannot_start_holds_up_no_other(started: list[list[str]]) -> None:
     for name in ("without files", "with files"):
         run = new_run(name)
         audits.ask(name, "ada")
@@ -102,7 +102,7 @@ def test_one_that_cannot_be_started_holds_up_no_other(started: list[list[str]]) 
     assert command[-1] == str(Audit.objects.get(run=run).pk)
 
 
-def test_it_tells_its_steps_and_leaves_its_report(
+def test_an_audit_reports_its_steps_and_stores_its_report(
     run: Run, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = []
@@ -126,7 +126,7 @@ def test_it_tells_its_steps_and_leaves_its_report(
     assert Pipeline.objects.get(name=NAME).version > before + 2
 
 
-def test_a_difference_is_told(
+def test_a_difference_ends_the_audit_as_different(
     run: Run, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auditor, "audit", lambda *_: report_of(NOT_PROVEN))
@@ -143,7 +143,7 @@ def test_a_difference_is_told(
         (ZeroDivisionError(), "It failed with ZeroDivisionError; see audit.log of the run."),
     ],
 )
-def test_what_could_not_be_carried_out_says_why(
+def test_a_failed_audit_says_why(
     run: Run,
     started: list[list[str]],
     monkeypatch: pytest.MonkeyPatch,
@@ -164,7 +164,7 @@ def test_what_could_not_be_carried_out_says_why(
     assert (newest().state, newest().problem) == (AuditState.IMPOSSIBLE, said)
 
 
-def test_one_that_fell_silent_was_interrupted_and_the_next_begins_anew(
+def test_a_silent_audit_counts_as_interrupted_and_another_may_start(
     run: Run, started: list[list[str]]
 ) -> None:
     first = audits.ask(NAME, "ada")
@@ -179,7 +179,7 @@ def test_one_that_fell_silent_was_interrupted_and_the_next_begins_anew(
     assert audit_views(NAME, 2)[1].problem == audits.INTERRUPTED
 
 
-def test_an_interrupted_one_that_speaks_up_again_changes_nothing(
+def test_an_interrupted_audit_that_reports_again_changes_nothing(
     run: Run, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auditor, "audit", lambda *_: report_of(PROVEN))
@@ -193,7 +193,7 @@ def test_an_interrupted_one_that_speaks_up_again_changes_nothing(
     assert audit_views(NAME, 2)[1].state is AuditState.IMPOSSIBLE
 
 
-def test_whoever_reads_for_long_gives_signs_of_life(
+def test_a_long_audit_gives_signs_of_life(
     run: Run, started: list[list[str]], monkeypatch: pytest.MonkeyPatch, transactional_db: Any
 ) -> None:
     monkeypatch.setattr(audits, "SIGN_OF_LIFE_S", 0.01)

@@ -109,7 +109,7 @@ def installations(request: pytest.FixtureRequest, tmp_path: Path, worker_id: str
 
 
 @pytest.mark.slow
-def test_a_restored_installation_goes_on_with_what_the_journals_hold_beyond_the_backup(
+def test_a_restored_installation_catches_up_from_journals_newer_than_the_backup(
     installations: Installations, tmp_path: Path
 ) -> None:
     old, file = installations("old"), tmp_path / "backup.tar.gz"
@@ -184,7 +184,7 @@ def test_without_an_installation_there_is_nothing_to_back_up(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["backup", "restore"])
-def test_a_database_that_is_away_is_named_with_its_cure(tmp_path: Path, command: str) -> None:
+def test_an_unreachable_database_is_named_with_its_cure(tmp_path: Path, command: str) -> None:
     away = Installation(tmp_path / "home", f"postgresql://x@127.0.0.1:{free_port()}/x")
 
     ran = away.run("manage.py", command, str(tmp_path / "file"))

@@ -9,7 +9,7 @@ from ftdash.ui.metrics.operators import bottleneck, operator_rows, sentence
 from tests.web.loads import GRAPH, load, loads
 
 
-def test_the_bottleneck_is_the_busiest_behind_what_is_backpressured() -> None:
+def test_the_bottleneck_is_the_busiest_operator_behind_backpressured_ones() -> None:
     told = sentence_of(
         load("source", busy_ratio=0.1, backpressured_ratio=0.8),
         load("other", busy_ratio=0.99),
@@ -24,7 +24,7 @@ def test_the_bottleneck_is_the_busiest_behind_what_is_backpressured() -> None:
     )
 
 
-def test_one_subtask_that_works_far_more_than_the_others_is_told() -> None:
+def test_a_subtask_that_works_far_more_than_the_others_is_reported() -> None:
     told = sentence_of(
         load("middle", backpressured_ratio=0.6),
         load("sink", 0, busy_ratio=0.97),
@@ -36,7 +36,7 @@ def test_one_subtask_that_works_far_more_than_the_others_is_told() -> None:
     )
 
 
-def test_where_none_that_is_sent_to_is_busy_no_operator_is_blamed() -> None:
+def test_no_operator_is_blamed_when_none_downstream_is_busy() -> None:
     reported = [load("middle", backpressured_ratio=0.6), load("sink", busy_ratio=0.2)]
 
     found = bottleneck(operator_rows(GRAPH, loads(*reported)), GRAPH)
@@ -50,13 +50,13 @@ def test_where_none_that_is_sent_to_is_busy_no_operator_is_blamed() -> None:
     )
 
 
-def test_where_nothing_is_backpressured_the_busiest_is_named() -> None:
+def test_the_busiest_operator_is_named_when_none_is_backpressured() -> None:
     told = sentence_of(load("source", busy_ratio=0.2), load("sink", busy_ratio=0.3))
 
     assert told == "No operator holds others up; the busiest is sink[0], busy 30 % of the time."
 
 
-def test_who_sends_to_nobody_that_reported_is_passed_over() -> None:
+def test_a_backpressured_operator_without_reporting_receivers_is_passed_over() -> None:
     held_up = load("sink", busy_ratio=0.4, backpressured_ratio=0.5)
 
     told = sentence_of(load("middle", backpressured_ratio=0.2), held_up)
@@ -75,7 +75,9 @@ def test_who_sends_to_nobody_that_reported_is_passed_over() -> None:
         ({"backpressured": 0.1, "busy": 0.5}, True),
     ],
 )
-def test_from_which_ratios_on_somebody_is_blamed(ratios: dict[str, Any], blames: bool) -> None:
+def test_a_bottleneck_needs_minimum_backpressured_and_busy_ratios(
+    ratios: dict[str, Any], blames: bool
+) -> None:
     told = sentence_of(
         load("middle", backpressured_ratio=ratios["backpressured"]),
         load("sink", busy_ratio=ratios.get("busy", 0.9)),
@@ -84,7 +86,7 @@ def test_from_which_ratios_on_somebody_is_blamed(ratios: dict[str, Any], blames:
     assert ("is the bottleneck" in told) == blames
 
 
-def test_before_the_first_report_nothing_is_claimed() -> None:
+def test_before_the_first_report_no_bottleneck_is_named() -> None:
     assert sentence([], GRAPH) == "No subtask has reported yet."
 
 

@@ -95,7 +95,7 @@ def test_a_checkpoint_arrives_without_reloading(dashboard: Site, browser: Browse
     page.close()
 
 
-def test_a_savepoint_is_asked_for_found_again_and_taken(held: Page, dashboard: Site) -> None:
+def test_a_savepoint_is_requested_found_again_and_taken(held: Page, dashboard: Site) -> None:
     open_dialog(held, "savepoint")
     expect(held.locator("dialog .consequence")).to_contain_text("A savepoint is written")
     held.fill("dialog #id_label", "the old version")
@@ -111,9 +111,7 @@ def test_a_savepoint_is_asked_for_found_again_and_taken(held: Page, dashboard: S
     expect(held.locator("#region-progress .notice")).to_have_count(0)
 
 
-def test_every_byte_of_a_savepoint_is_read_again_after_one_press(
-    held: Page, dashboard: Site
-) -> None:
+def test_one_click_verifies_every_byte_of_a_savepoint(held: Page, dashboard: Site) -> None:
     held.goto(dashboard.address + "/savepoints/clicks-1-1/")
     held.click("#verify")
 
@@ -125,7 +123,9 @@ def test_every_byte_of_a_savepoint_is_read_again_after_one_press(
     expect(found).to_have_text(re.compile(r"✓ As written: [2-9]\d* files .* every digest matches"))
 
 
-def test_two_savepoints_are_compared_after_one_press(held: Page, dashboard: Site) -> None:
+def test_a_comparison_of_two_savepoints_is_requested_found_again_and_shown(
+    held: Page, dashboard: Site
+) -> None:
     held.goto(dashboard.address + "/savepoints/clicks-1-2/")
     held.click("#compare")
     held.select_option("#id_from", "clicks-1-1")
@@ -137,7 +137,7 @@ def test_two_savepoints_are_compared_after_one_press(held: Page, dashboard: Site
     expect(held.locator("#outcome")).to_contain_text("10 of 20 rows that are new")
 
 
-def test_the_output_is_audited_after_one_press(held: Page, dashboard: Site) -> None:
+def test_one_click_audits_the_output(held: Page, dashboard: Site) -> None:
     held.goto(dashboard.address + "/pipelines/clicks/guarantee/")
     held.click("#start-audit")
     expect(held.locator("main .notice[role=status]")).to_contain_text(
@@ -210,7 +210,7 @@ def test_a_savepoint_is_deleted_after_its_name_was_typed(held: Page, dashboard: 
     assert not directory.exists()
 
 
-def test_a_refusal_stays_in_the_dialog_with_what_was_typed(page: Page) -> None:
+def test_a_refusal_keeps_the_dialog_open_with_the_typed_text(page: Page) -> None:
     open_dialog(page, "kill")
     page.fill("dialog #id_reason", "game day")
     page.fill("dialog #id_confirmation", "flihgt_delays")
@@ -222,7 +222,7 @@ def test_a_refusal_stays_in_the_dialog_with_what_was_typed(page: Page) -> None:
     expect(page.locator("dialog #id_reason")).to_have_value("game day")
 
 
-def test_a_truncated_savepoint_is_refused_before_and_behind_the_button_and_a_whole_one_is_not(
+def test_dialog_and_server_refuse_a_truncated_savepoint_but_not_a_whole_one(
     page: Page, dashboard: Site
 ) -> None:
     page.goto(dashboard.address + "/pipelines/views/")
@@ -244,7 +244,7 @@ def test_a_truncated_savepoint_is_refused_before_and_behind_the_button_and_a_who
     expect(verdict).to_contain_text("All of its files were read")
 
 
-def test_a_refresh_does_not_disturb_who_is_typing_or_reading(page: Page) -> None:
+def test_a_refresh_does_not_disturb_typing_or_reading(page: Page) -> None:
     open_dialog(page, "savepoint")
     page.locator("dialog #id_reason").press_sequentially("before", delay=250)
     wait_for_next_checkpoint(page)
@@ -261,7 +261,7 @@ def test_a_refresh_does_not_disturb_who_is_typing_or_reading(page: Page) -> None
     assert page.evaluate("getSelection().toString()") == selected != ""
 
 
-def test_a_refresh_takes_nothing_away_between_press_and_release(page: Page) -> None:
+def test_a_refresh_keeps_a_link_between_press_and_release(page: Page) -> None:
     page.locator("#region-history tbody tr:nth-child(4) a").hover()
     page.mouse.down()
     pressed = page.locator("#region-history a:active").element_handle()
@@ -295,7 +295,7 @@ def test_a_refresh_replaces_nothing_under_the_cursor(page: Page) -> None:
     expect(links.last).not_to_have_text(oldest)
 
 
-def test_a_button_under_the_cursor_stays_until_the_cursor_has_gone(page: Page) -> None:
+def test_a_button_under_the_cursor_stays_until_the_cursor_leaves(page: Page) -> None:
     def with_another_button(route: Route) -> None:
         answer = route.fetch()
         body = answer.text().replace('id="act-kill"', 'id="act-another"')
@@ -329,7 +329,7 @@ def test_a_refresh_leaves_a_form_on_the_page_as_it_is(page: Page, dashboard: Sit
     expect(page.locator("#id_group")).to_have_value("flow")
 
 
-def test_a_refresh_takes_neither_the_focus_nor_the_place_in_a_table(page: Page) -> None:
+def test_a_refresh_keeps_the_focus_and_the_scroll_position_of_a_table(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     page.evaluate(f"{HISTORY}.focus(); {HISTORY}.scrollTo({{ left: 40, behavior: 'instant' }})")
 
@@ -355,7 +355,7 @@ def test_a_chosen_checkpoint_stays_while_newer_ones_come(page: Page) -> None:
     expect(heading).not_to_have_text(chosen)
 
 
-def test_with_the_stream_cut_the_page_asks_by_itself(dashboard: Site, browser: Browser) -> None:
+def test_the_page_polls_when_the_stream_is_cut(dashboard: Site, browser: Browser) -> None:
     page = browser.new_page()
     page.add_init_script("delete window.SharedWorker")  # its requests cannot be cut here
     page.route("**/changes/", lambda route: route.abort())
@@ -366,7 +366,7 @@ def test_with_the_stream_cut_the_page_asks_by_itself(dashboard: Site, browser: B
     page.close()
 
 
-def test_a_page_that_hears_nothing_asks_within_five_seconds(
+def test_a_page_that_hears_nothing_polls_within_five_seconds(
     dashboard: Site, browser: Browser
 ) -> None:
     page = browser.new_page()
@@ -386,7 +386,7 @@ def test_a_page_that_hears_nothing_asks_within_five_seconds(
     [(lambda route: route.abort(), "cut"), (lambda _: None, re.compile("aging|old|cut"))],
     ids=["nobody there", "nobody answers"],
 )
-def test_what_is_five_seconds_old_is_called_so(
+def test_the_page_marks_data_that_is_five_seconds_old(
     dashboard: Site, browser: Browser, answer: Callable[[Route], None], tone: str | re.Pattern[str]
 ) -> None:
     page = browser.new_page()
@@ -403,7 +403,7 @@ def test_what_is_five_seconds_old_is_called_so(
     page.close()
 
 
-def test_a_server_that_is_only_slow_is_not_called_away(
+def test_a_slow_server_is_not_reported_as_unreachable_at_once(
     dashboard: Site, browser: Browser, signed_in: StorageState
 ) -> None:
     page = browser.new_page(storage_state=signed_in)
@@ -427,7 +427,7 @@ def test_a_server_that_is_only_slow_is_not_called_away(
 
 
 @pytest.mark.parametrize(("age_ms", "tone"), [(4_600, "aging"), (15_100, "old")])
-def test_what_the_server_gives_is_called_as_old_as_it_says(
+def test_the_page_marks_data_by_the_age_that_the_server_reports(
     dashboard: Site, browser: Browser, signed_in: StorageState, age_ms: int, tone: str
 ) -> None:
     page = browser.new_page(storage_state=signed_in)
@@ -442,7 +442,7 @@ def test_what_the_server_gives_is_called_as_old_as_it_says(
 
 
 @pytest.mark.parametrize("place", ["lab", "settings"])
-def test_whoever_was_not_heard_of_is_asked_about_in_time(
+def test_the_page_polls_as_soon_as_a_process_would_be_silent(
     dashboard: Site, browser: Browser, signed_in: StorageState, place: str
 ) -> None:
     """The server knows after eight seconds; a page that asks every three, after eleven."""
@@ -460,7 +460,7 @@ def test_whoever_was_not_heard_of_is_asked_about_in_time(
     page.close()
 
 
-def test_a_server_that_never_answers_is_asked_again_after_less_than_five_seconds(
+def test_the_page_retries_a_silent_server_within_five_seconds(
     dashboard: Site, browser: Browser, signed_in: StorageState
 ) -> None:
     page = browser.new_page(storage_state=signed_in)
@@ -513,7 +513,7 @@ def test_without_a_connection_the_page_says_how_old_its_data_is(
     assert page.evaluate("window.loadedOnce") is True
 
 
-def test_whoever_has_only_keys_acts_and_reads_what_a_chart_shows(page: Page) -> None:
+def test_keyboard_users_can_act_and_read_the_values_of_a_chart(page: Page) -> None:
     wait_until_live(page)
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
@@ -541,7 +541,7 @@ def test_whoever_has_only_keys_acts_and_reads_what_a_chart_shows(page: Page) -> 
     expect(page.locator("#details-alignment .scroll").first).to_be_focused()
 
 
-def test_metrics_of_functions_are_drawn_and_their_tables_go_on(page: Page) -> None:
+def test_metrics_of_functions_are_drawn_and_their_tables_update(page: Page) -> None:
     page.goto(page.url.rstrip("/") + "/metrics/")
     wait_until_live(page)
     table = page.locator("#region-metrics-user")
@@ -558,7 +558,7 @@ def test_metrics_of_functions_are_drawn_and_their_tables_go_on(page: Page) -> No
     expect(table).to_contain_text("95 % below")
 
 
-def test_the_palette_is_opened_searched_and_followed_with_keys_only(page: Page) -> None:
+def test_the_palette_can_be_opened_searched_and_followed_by_keyboard_only(page: Page) -> None:
     text, options = page.locator("#palette-text"), page.locator("#palette [role=option]")
     page.keyboard.press("Control+k")
     expect(text).to_be_focused()
@@ -584,7 +584,7 @@ def test_the_palette_is_opened_searched_and_followed_with_keys_only(page: Page) 
     expect(page).to_have_url(re.compile(f"{PIPELINE}metrics/$"))
 
 
-def test_single_keys_act_and_are_listed_and_can_be_switched_off(page: Page) -> None:
+def test_shortcut_keys_work_are_listed_and_can_be_switched_off(page: Page) -> None:
     listed, search = page.locator("#shortcuts"), page.locator("#id_q")
     page.keyboard.press("?")
     expect(listed).to_contain_text("Go to any pipeline, checkpoint, page or action")
@@ -613,7 +613,7 @@ def test_single_keys_act_and_are_listed_and_can_be_switched_off(page: Page) -> N
     expect(page.locator("#palette-text")).to_be_focused()
 
 
-def test_one_time_holds_for_every_chart_over_refreshes_and_in_the_address(page: Page) -> None:
+def test_all_charts_share_one_time_range_across_refreshes_and_in_the_address(page: Page) -> None:
     page.set_viewport_size(ALL_IN_SIGHT)
     page.select_option("#time-range", "300")
     page.wait_for_function(f"() => ({TIMES})().every(([from, to]) => to - from === 300_000)")
@@ -640,7 +640,7 @@ def test_one_time_holds_for_every_chart_over_refreshes_and_in_the_address(page: 
     assert page.evaluate(TIMES) != shown
 
 
-def test_a_chart_without_a_time_axis_stays_zoomed_in_over_refreshes_until_a_double_click(
+def test_a_chart_without_a_time_axis_stays_zoomed_until_a_double_click(
     page: Page,
 ) -> None:
     page.set_viewport_size(ALL_IN_SIGHT)
@@ -677,7 +677,7 @@ def test_a_copied_link_shows_a_colleague_the_same_time(page: Page, dashboard: Si
     expect(page.locator("#time-range")).to_have_value("chosen")
 
 
-def test_a_chart_out_of_sight_is_drawn_again_when_it_comes_near(page: Page) -> None:
+def test_a_chart_out_of_sight_is_redrawn_only_when_it_comes_near(page: Page) -> None:
     chart = page.locator("#chart-throughput")
     plot = chart.locator(".plot").element_handle()
     page.locator("main").evaluate("(main) => { main.style.paddingTop = '3000px'; }")
@@ -694,7 +694,7 @@ def test_a_chart_out_of_sight_is_drawn_again_when_it_comes_near(page: Page) -> N
     page.wait_for_function("(plot) => plot.data !== plot.before", arg=plot, timeout=PATIENCE_MS)
 
 
-def test_subtasks_are_ordered_with_keys_only(page: Page) -> None:
+def test_subtasks_can_be_sorted_by_keyboard_only(page: Page) -> None:
     page.goto(page.url + "checkpoints/1/")
     wait_until_live(page)
     details, heading = page.locator("#details-operator-3"), page.locator("#order-3-alignment")
@@ -714,7 +714,7 @@ def test_subtasks_are_ordered_with_keys_only(page: Page) -> None:
     expect(details.locator("tbody th")).to_contain_text([first, second, "Minimum"])
 
 
-def test_who_falls_silent_is_named_on_the_open_page(page: Page, dashboard: Site) -> None:
+def test_an_open_page_names_a_process_that_falls_silent(page: Page, dashboard: Site) -> None:
     notices = page.locator("main .notices")
     page.evaluate("window.loadedOnce = true")
 

@@ -51,7 +51,7 @@ def test_a_filter_of_the_page_holds_for_the_file() -> None:
     assert b"".join(fetch(f"{CSV}?from_id=99")[2]).count(b"\n") == 1
 
 
-def test_a_filter_that_is_not_understood_gives_no_file() -> None:
+def test_an_invalid_filter_gives_no_file() -> None:
     eventful()
 
     status, headers, parts = fetch(f"{CSV}?from_id=3&to_id=2")
@@ -61,7 +61,7 @@ def test_a_filter_that_is_not_understood_gives_no_file() -> None:
     assert parts == [b"to_id: Nothing lies from 3 to 2; swap them."]
 
 
-def test_it_is_sent_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_streamed_while_the_history_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ftdash.checkpoints.queries.statistics.CHUNK", 1)
     eventful()
 
@@ -69,7 +69,7 @@ def test_it_is_sent_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [part[:1] for part in fetch(JSON)[2]] == [b"[", b",", b",", b",", b"\n"]
 
 
-def test_a_spreadsheet_computes_nothing_of_what_an_exception_said() -> None:
+def test_a_spreadsheet_does_not_evaluate_the_text_of_an_exception() -> None:
     eventful(message='=HYPERLINK("http://evil")')
 
     (line,) = csv.DictReader(b"".join(fetch(f"{CSV}?status=FAILED")[2]).decode().splitlines())
@@ -77,7 +77,7 @@ def test_a_spreadsheet_computes_nothing_of_what_an_exception_said() -> None:
     assert line["message"] == '\'=HYPERLINK("http://evil")'
 
 
-def test_what_is_not_there_gives_no_file() -> None:
+def test_an_unknown_pipeline_or_run_gives_no_file() -> None:
     assert fetch(CSV)[0] == 404
     eventful()
     assert fetch(f"{CSV}?run=nothing")[0] == 404

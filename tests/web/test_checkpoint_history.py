@@ -43,7 +43,7 @@ def test_parts_follow_each_other_without_a_gap_or_a_repetition() -> None:
     assert part(after=second.newer) == first
 
 
-def test_what_arrives_meanwhile_moves_nothing_in_an_older_part() -> None:
+def test_new_checkpoints_do_not_shift_an_older_part() -> None:
     told = story(completed=6)
     older = part(before=part().older)
 
@@ -54,7 +54,7 @@ def test_what_arrives_meanwhile_moves_nothing_in_an_older_part() -> None:
     assert ids(part()) == [8, 7, 6]
 
 
-def test_a_part_that_would_be_cut_short_at_the_newest_end_is_the_newest() -> None:
+def test_a_part_too_short_at_the_newest_end_becomes_the_newest_part() -> None:
     story(completed=4)
     second = Checkpoint.objects.get(checkpoint_id=2)
 
@@ -62,7 +62,7 @@ def test_a_part_that_would_be_cut_short_at_the_newest_end_is_the_newest() -> Non
 
 
 @pytest.mark.parametrize("place", [{"before": 0}, {"after": 10**18}])
-def test_where_nothing_is_the_newest_is_shown(place: dict[str, int]) -> None:
+def test_a_place_without_checkpoints_shows_the_newest_ones(place: dict[str, int]) -> None:
     story(completed=2)
 
     assert ids(part(**place)) == [2, 1]
@@ -83,7 +83,7 @@ def test_where_nothing_is_the_newest_is_shown(place: dict[str, int]) -> None:
         (HistoryFilter(kind=CheckpointKind.FINAL), []),
     ],
 )
-def test_a_filter_lets_through_what_it_names(
+def test_a_filter_selects_exactly_the_matching_checkpoints(
     chosen: HistoryFilter, expected: list[int | None]
 ) -> None:
     eventful()
@@ -96,7 +96,7 @@ def test_a_filter_lets_through_what_it_names(
     assert [row.checkpoint_id for chunk in whole_history(RUN, chosen) for row in chunk] == expected
 
 
-def test_all_of_a_long_history_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_history_is_read_completely_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ftdash.checkpoints.queries.statistics.CHUNK", 3)
     story(completed=7)
 
@@ -109,7 +109,7 @@ def test_all_of_a_long_history_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch
     ]
 
 
-def test_no_other_runs_checkpoints_are_shown() -> None:
+def test_the_checkpoints_of_other_runs_are_not_shown() -> None:
     story(completed=2)
     Story(new_run("other")).started().completed()
     fold()
@@ -134,7 +134,7 @@ def test_failures_are_counted_by_reason_the_most_frequent_first() -> None:
     assert found.failures[0].newest_at == Checkpoint.objects.get(checkpoint_id=7).failed_at
 
 
-def test_the_longest_alignment_is_kept_though_acknowledgements_come_in_parts() -> None:
+def test_the_longest_alignment_is_kept_when_acknowledgements_arrive_in_parts() -> None:
     told = story(completed=1)
     told.triggered().acknowledged("flights", 0)
     fold()

@@ -22,7 +22,7 @@ from tests.web.page_words import words_in
 pytestmark = pytest.mark.usefixtures("site")
 
 
-def test_every_figure_of_each_operator_and_subtask_is_there(operator: Client) -> None:
+def test_the_page_shows_every_figure_of_each_operator_and_subtask(operator: Client) -> None:
     Story(new_run()).started().completed()
     fold()
 
@@ -41,7 +41,7 @@ def test_every_figure_of_each_operator_and_subtask_is_there(operator: Client) ->
     )
 
 
-def test_subtasks_are_ordered_by_a_figure_and_back(operator: Client) -> None:
+def test_subtasks_can_be_sorted_by_a_figure_and_back(operator: Client) -> None:
     Story(new_run()).started().completed()
     fold()
 
@@ -60,7 +60,7 @@ def test_subtasks_are_ordered_by_a_figure_and_back(operator: Client) -> None:
     assert seen("?order=-nothing") == (["join[0]", "join[1]"], [], "?order=-alignment")
 
 
-def test_what_was_held_back_is_told_over_time(operator: Client) -> None:
+def test_the_page_shows_held_back_records_over_time(operator: Client) -> None:
     Story(new_run()).started().completed()
     fold()
 
@@ -70,7 +70,7 @@ def test_what_was_held_back_is_told_over_time(operator: Client) -> None:
     assert "join[1] flights[0] 2.0 ms 610 61.0 kB join[1] flights[0] 32 ms 2,440 244 kB" in page
 
 
-def test_what_an_older_engine_did_not_measure_is_not_made_up(operator: Client) -> None:
+def test_figures_that_an_older_engine_did_not_measure_are_not_invented(operator: Client) -> None:
     Story(new_run()).started().completed()
     fold()
     for subtask in SubtaskPhase.objects.filter(vertex="join"):
@@ -85,7 +85,7 @@ def test_what_an_older_engine_did_not_measure_is_not_made_up(operator: Client) -
     assert "details-held-back" not in page
 
 
-def test_who_has_not_acknowledged_is_named(operator: Client) -> None:
+def test_a_subtask_that_has_not_acknowledged_is_named(operator: Client) -> None:
     story = Story(new_run()).started().triggered().acknowledged("join", 1)
     fold()
 
@@ -106,7 +106,7 @@ def test_who_has_not_acknowledged_is_named(operator: Client) -> None:
     assert "join[0] did not acknowledge" in failed
 
 
-def test_a_checkpoint_is_called_what_it_is(operator: Client) -> None:
+def test_each_checkpoint_is_labelled_with_its_kind_and_format(operator: Client) -> None:
     run = new_run()
     asked = new_request(run, StopWithSavepoint(format=SavepointFormat.NATIVE))
     story = Story(run).started().completed().completed(CheckpointKind.SAVEPOINT)
@@ -124,7 +124,7 @@ def test_a_checkpoint_is_called_what_it_is(operator: Client) -> None:
     assert "aligned checkpoint, the final one" in words_of(operator, 4)
 
 
-def test_what_is_no_longer_kept_of_the_subtasks_is_said(operator: Client) -> None:
+def test_the_page_says_that_old_subtask_figures_are_not_kept(operator: Client) -> None:
     Story(new_run()).started().completed().completed()
     fold()
     SubtaskPhase.objects.filter(checkpoint__checkpoint_id=1).delete()
@@ -133,7 +133,7 @@ def test_what_is_no_longer_kept_of_the_subtasks_is_said(operator: Client) -> Non
     assert "The figures by subtask are not kept for both." in words_of(operator, 2, "?against=1")
 
 
-def test_neighbours_are_one_click_away(operator: Client) -> None:
+def test_the_page_links_to_the_neighbouring_checkpoints(operator: Client) -> None:
     Story(new_run()).started().completed().completed().completed()
     fold()
 
@@ -146,7 +146,7 @@ def test_neighbours_are_one_click_away(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("number", [99, 10**30])
-def test_a_checkpoint_that_is_not_there_says_so(operator: Client, number: int) -> None:
+def test_an_unknown_checkpoint_is_not_found(operator: Client, number: int) -> None:
     Story(new_run()).started().completed()
     fold()
 
@@ -155,7 +155,7 @@ def test_a_checkpoint_that_is_not_there_says_so(operator: Client, number: int) -
     assert operator.get(f"{address(1)}?run=nothing").status_code == 404
 
 
-def test_two_checkpoints_stand_side_by_side_and_what_grew_is_named(operator: Client) -> None:
+def test_two_checkpoints_are_compared_and_the_growth_is_named(operator: Client) -> None:
     Story(new_run()).started().completed().completed()
     fold()
     Checkpoint.objects.filter(checkpoint_id=2).update(end_to_end_ms=1280.0, state_bytes=9500)
@@ -194,7 +194,7 @@ def test_equal_checkpoints_are_called_equal(operator: Client) -> None:
     assert "The full size is the same." in page
 
 
-def test_nothing_is_said_about_how_long_what_is_under_way_takes(operator: Client) -> None:
+def test_the_duration_of_a_checkpoint_under_way_is_not_known_yet(operator: Client) -> None:
     Story(new_run()).started().completed().triggered()
     fold()
 
@@ -212,7 +212,7 @@ def test_nothing_is_said_about_how_long_what_is_under_way_takes(operator: Client
         (str(10**30), "less than or equal to"),
     ],
 )
-def test_a_comparison_with_nothing_is_refused_beside_the_field(
+def test_an_invalid_comparison_is_refused_next_to_the_field(
     operator: Client, against: str, says: str
 ) -> None:
     Story(new_run()).started().completed()
@@ -243,7 +243,7 @@ def test_growth_is_looked_for_where_the_last_acknowledgement_waited() -> None:
     assert longest_growth([], quick) is None
 
 
-def test_the_upload_counts_of_the_last_subtask_alone() -> None:
+def test_only_the_upload_of_the_last_subtask_counts() -> None:
     quick = [subtask("source", 0), subtask("sink", 0, arrived=5.0)]
     slow = [
         replace(quick[0], async_ms=300.0),
@@ -256,7 +256,7 @@ def test_the_upload_counts_of_the_last_subtask_alone() -> None:
     assert (found.vertex, found.phase, found.more_ms) == ("sink", "async", 98.0)
 
 
-def test_an_open_tab_is_sent_the_same_regions(operator: Client) -> None:
+def test_a_refresh_sends_the_same_regions_as_the_page(operator: Client) -> None:
     Story(new_run()).started().completed().completed()
     fold()
 

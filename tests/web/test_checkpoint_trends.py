@@ -31,7 +31,7 @@ NOW = datetime(2026, 11, 21, 14, 2, 11, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_no_spike_is_lost_however_much_is_left_out(seed: int) -> None:
+def test_thinning_out_loses_no_spike(seed: int) -> None:
     chance = random.Random(seed)
     values = [chance.choice([math.nan, chance.random()]) for _ in range(chance.randint(0, 500))]
     points_max = chance.randint(2, 60)
@@ -80,7 +80,7 @@ def test_the_sentence_names_the_worst_and_says_what_is_left_out() -> None:
     )
 
 
-def test_the_table_has_the_greatest_of_each_part_of_the_history() -> None:
+def test_the_table_shows_the_maximum_of_each_part_of_the_history() -> None:
     points = [point(i, took_ms=float(i)) for i in range(1, 101)]
 
     found = trends(of(points)).rows
@@ -92,7 +92,7 @@ def test_the_table_has_the_greatest_of_each_part_of_the_history() -> None:
     assert found[0].cells[1] == "–"
 
 
-def test_what_was_not_measured_is_not_drawn() -> None:
+def test_unmeasured_values_are_not_drawn() -> None:
     points = [point(1, took_ms=None), point(2, took_ms=80.0), point(3, took_ms=None)]
 
     figure, held = durations(of(points)), buffered(of(points))
@@ -106,7 +106,7 @@ def test_what_was_not_measured_is_not_drawn() -> None:
 
 
 @pytest.mark.usefixtures("site")
-def test_the_trend_of_a_run_is_of_what_completed_and_of_what_failed() -> None:
+def test_the_trend_of_a_run_covers_completed_and_failed_checkpoints() -> None:
     story = Story(new_run()).started()
     for _ in range(4):
         story.completed()
@@ -125,7 +125,7 @@ def test_the_trend_of_a_run_is_of_what_completed_and_of_what_failed() -> None:
     assert [(each.checkpoint_id, each.failed_after_ms) for each in found.failed] == [(5, 600.0)]
 
 
-def test_the_page_shows_the_trend_as_it_goes_on(operator: Client) -> None:
+def test_the_page_updates_the_trend_with_new_checkpoints(operator: Client) -> None:
     story = Story(new_run()).started().completed().completed()
     Projector().run_once()
     assert "Duration of 2 completed checkpoints" in words_of(operator)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("site")
 ADDRESS = "/pipelines/flights/checkpoints/"
 
 
-def test_counts_and_the_latest_of_each_kind_stand_at_the_top(operator: Client) -> None:
+def test_the_page_shows_counts_and_the_latest_checkpoint_of_each_kind(operator: Client) -> None:
     eventful()
 
     page = words_of(operator)
@@ -43,7 +43,7 @@ def test_counts_and_the_latest_of_each_kind_stand_at_the_top(operator: Client) -
         assert shown in page
 
 
-def test_the_latest_of_each_kind_has_its_time_duration_and_sizes(operator: Client) -> None:
+def test_the_latest_checkpoint_of_each_kind_shows_time_duration_and_sizes(operator: Client) -> None:
     began = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=1)
     story = Story(new_run(), StoryClock(round(1000 * began.timestamp()))).started().completed()
     story.wait(10_000).completed(CheckpointKind.SAVEPOINT).wait(10_000).triggered()
@@ -90,7 +90,7 @@ def test_each_checkpoint_is_a_line_of_the_history(operator: Client) -> None:
         ("?before=x&after=-3", [5, 4, 3, 2, 1], "5 checkpoints, newest first."),
     ],
 )
-def test_a_filter_is_obeyed_or_refused_beside_its_field(
+def test_a_filter_is_applied_or_refused_next_to_its_field(
     operator: Client, query: str, shown: list[int], says: str
 ) -> None:
     eventful()
@@ -99,7 +99,7 @@ def test_a_filter_is_obeyed_or_refused_beside_its_field(
     assert says in words_of(operator, query)
 
 
-def test_a_long_history_is_walked_to_its_end_and_back(operator: Client) -> None:
+def test_links_lead_to_the_end_of_a_long_history_and_back(operator: Client) -> None:
     story = Story(new_run()).started()
     for _ in range(30):
         story.triggered().tell(expired(story.next_checkpoint))
@@ -121,7 +121,7 @@ def test_a_long_history_is_walked_to_its_end_and_back(operator: Client) -> None:
     assert "status=FAILED" in link(text_of(operator, "?status=FAILED"), "history-older")
 
 
-def test_the_summary_has_the_percentiles_that_flink_tells(operator: Client) -> None:
+def test_the_summary_has_the_percentiles_that_flink_reports(operator: Client) -> None:
     eventful()
 
     page = words_of(operator)
@@ -131,7 +131,7 @@ def test_the_summary_has_the_percentiles_that_flink_tells(operator: Client) -> N
         assert f"{label} 80 ms 61 ms 800 B 8.00 kB 244 kB 0 B" in page
 
 
-def test_failures_lead_to_the_checkpoints_that_failed_so(operator: Client) -> None:
+def test_each_failure_reason_links_to_its_failed_checkpoints(operator: Client) -> None:
     eventful()
 
     page = text_of(operator)
@@ -140,7 +140,7 @@ def test_failures_lead_to_the_checkpoints_that_failed_so(operator: Client) -> No
     assert "Checkpoint expired before completing. CHECKPOINT_EXPIRED 1" in words_of(operator)
 
 
-def test_every_setting_about_checkpoints_and_restarts_is_there_and_whether_it_was_given(
+def test_the_page_shows_each_checkpoint_and_restart_setting_and_its_origin(
     operator: Client,
 ) -> None:
     interval, timeout = "execution.checkpointing.interval", "execution.checkpointing.timeout"
@@ -156,7 +156,7 @@ def test_every_setting_about_checkpoints_and_restarts_is_there_and_whether_it_wa
     assert "execution.poison-records.policy" not in page
 
 
-def test_the_configuration_is_what_people_have_made_of_it_since(operator: Client) -> None:
+def test_the_configuration_includes_settings_changed_since_the_start(operator: Client) -> None:
     interval, timeout = "execution.checkpointing.interval", "execution.checkpointing.timeout"
     Story(new_run(settings={interval: "7 s"})).started()
     fold()
@@ -168,7 +168,7 @@ def test_the_configuration_is_what_people_have_made_of_it_since(operator: Client
     assert re.search(r"is not complete after this time fails. 3 min (?!by default)", page)
 
 
-def test_an_older_run_is_looked_at_by_its_own_address(operator: Client) -> None:
+def test_an_older_run_has_its_own_address(operator: Client) -> None:
     Story(new_run()).started().completed().ended()
     fold()
     Story(new_run()).started().completed().completed()
@@ -184,7 +184,7 @@ def test_an_older_run_is_looked_at_by_its_own_address(operator: Client) -> None:
     assert operator.get(f"{ADDRESS}?run=nothing").status_code == 404
 
 
-def test_before_anything_was_measured_it_says_what_will_come(operator: Client) -> None:
+def test_before_the_first_checkpoint_the_page_says_what_will_appear(operator: Client) -> None:
     Story(new_run()).started()
     fold()
 
@@ -197,7 +197,7 @@ def test_before_anything_was_measured_it_says_what_will_come(operator: Client) -
     assert "This pipeline has not been started yet." in words_of(operator)
 
 
-def test_what_an_exception_said_is_text_and_no_markup(operator: Client) -> None:
+def test_the_text_of_an_exception_is_escaped(operator: Client) -> None:
     story = Story(new_run()).started().triggered()
     told = "<script>alert(1)</script>"
     story.tell(expired(story.next_checkpoint, told))
@@ -209,7 +209,7 @@ def test_what_an_exception_said_is_text_and_no_markup(operator: Client) -> None:
     assert html.escape(told) in page
 
 
-def test_an_open_tab_is_sent_the_same_regions(operator: Client) -> None:
+def test_a_refresh_sends_the_same_regions_as_the_page(operator: Client) -> None:
     eventful()
     page = text_of(operator, "?status=FAILED")
 

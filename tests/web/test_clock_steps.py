@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("site")]
 HOUR = timedelta(hours=1)
 
 
-def test_a_sign_of_life_from_the_future_is_none() -> None:
+def test_a_sign_of_life_from_the_future_does_not_count() -> None:
     run = new_run()
     run.last_event_at = timezone.now()
     beats(projector_at=timezone.now() + HOUR)
@@ -35,7 +35,7 @@ def test_a_sign_of_life_from_the_future_is_none() -> None:
     assert "-" not in sentence.replace("projector", "")
 
 
-def test_a_driver_that_spoke_last_before_the_clock_was_set_back_counts_as_silent() -> None:
+def test_a_driver_last_heard_before_the_clock_was_set_back_counts_as_silent() -> None:
     run = new_run()
     run.status, run.last_event_at = "RUNNING", timezone.now() + HOUR
     beats(projector_at=timezone.now())
@@ -46,7 +46,7 @@ def test_a_driver_that_spoke_last_before_the_clock_was_set_back_counts_as_silent
     assert "-" not in sentence
 
 
-def test_a_driver_whose_clock_was_set_back_is_not_silent_but_its_clock_is_off() -> None:
+def test_a_driver_whose_clock_was_set_back_is_reported_as_clock_off() -> None:
     story = Story(new_run(), StoryClock()).started()
     story.clock.now_ms -= round(HOUR / timedelta(milliseconds=1))
     story.sampled().written_at(round(1000 * time.time()))
@@ -60,7 +60,7 @@ def test_a_driver_whose_clock_was_set_back_is_not_silent_but_its_clock_is_off() 
     assert incident.cause == Cause.CLOCK_OFF
 
 
-def test_a_journal_that_is_read_late_says_nothing_about_clocks() -> None:
+def test_a_journal_read_late_does_not_count_as_a_clock_difference() -> None:
     """The first part of the journal is an hour older than its end; only the end shows the clock."""
     run = new_run()
     clock = StoryClock()
@@ -73,7 +73,7 @@ def test_a_journal_that_is_read_late_says_nothing_about_clocks() -> None:
 
 
 @pytest.mark.parametrize("step", [-HOUR, HOUR])
-def test_a_dead_driver_is_replaced_in_time_whatever_the_clock_says(step: timedelta) -> None:
+def test_a_clock_step_does_not_delay_the_replacement_of_a_dead_driver(step: timedelta) -> None:
     run = new_run()
     now = timezone.now()
     run.driver_started_at, run.driver_starts_in_row = now - step, 1

@@ -46,7 +46,7 @@ def company_sign_in(provider: Provider, site: Path, settings: Any) -> Provider:
     return provider
 
 
-def test_a_member_of_a_group_comes_in_where_they_wanted_with_its_role(
+def test_a_group_member_signs_in_with_its_role_and_reaches_the_wanted_page(
     company_sign_in: Provider,
 ) -> None:
     client = Client()
@@ -60,14 +60,14 @@ def test_a_member_of_a_group_comes_in_where_they_wanted_with_its_role(
     assert logged() == ["olga came in as person olga"]
 
 
-def test_the_sign_in_page_offers_it_and_asks_for_no_script(company_sign_in: Provider) -> None:
+def test_the_sign_in_page_links_to_the_company_without_a_script(company_sign_in: Provider) -> None:
     page = Client().get("/login/?next=/alerts/").content.decode()
 
     assert f'href="{START}?next=/alerts/"' in page.replace("%2F", "/")
     assert "<script>" not in page
 
 
-def test_the_groups_of_today_decide_the_role(company_sign_in: Provider) -> None:
+def test_the_current_groups_decide_the_role(company_sign_in: Provider) -> None:
     came_by(company_sign_in, Client(), "1")
 
     company_sign_in.tell("1", {"preferred_username": "olga", "groups": ["on-call"]})
@@ -79,7 +79,7 @@ def test_the_groups_of_today_decide_the_role(company_sign_in: Provider) -> None:
     assert logged() == ["olga came in as person olga", "olga became admin person olga"]
 
 
-def test_who_lost_all_groups_stays_out_and_is_signed_out_elsewhere(
+def test_a_person_who_lost_all_groups_is_refused_and_signed_out_elsewhere(
     company_sign_in: Provider,
 ) -> None:
     open_still = Client(REMOTE_ADDR="10.0.0.1")
@@ -96,14 +96,16 @@ def test_who_lost_all_groups_stays_out_and_is_signed_out_elsewhere(
     assert open_still.get("/").status_code == 302
 
 
-def test_a_stranger_without_a_group_leaves_no_account(company_sign_in: Provider) -> None:
+def test_a_stranger_without_a_group_gets_no_account(company_sign_in: Provider) -> None:
     company_sign_in.tell("2", {"preferred_username": "sven"})
 
     assert came_by(company_sign_in, Client(), "2").status_code == 403
     assert not User.objects.filter(username="sven").exists()
 
 
-def test_no_name_of_the_company_opens_a_local_account(company_sign_in: Provider) -> None:
+def test_a_company_name_does_not_open_a_local_account_of_that_name(
+    company_sign_in: Provider,
+) -> None:
     admin_user("ada")
     company_sign_in.tell("3", {"preferred_username": "Ada", "groups": ["platform"]})
     client = Client()
@@ -114,7 +116,9 @@ def test_no_name_of_the_company_opens_a_local_account(company_sign_in: Provider)
     assert client.get("/").status_code == 302
 
 
-def test_a_person_is_known_by_the_subject_whatever_the_name(company_sign_in: Provider) -> None:
+def test_a_person_is_identified_by_the_subject_and_not_by_the_name(
+    company_sign_in: Provider,
+) -> None:
     came_by(company_sign_in, Client(), "1")
     company_sign_in.tell("1", {"preferred_username": "olga-married", "groups": ["data"]})
     company_sign_in.tell("4", {"preferred_username": "olga", "groups": ["platform"]})
@@ -124,7 +128,7 @@ def test_a_person_is_known_by_the_subject_whatever_the_name(company_sign_in: Pro
     assert [each.name for each in queries.people()] == ["olga"]
 
 
-def test_who_was_shut_out_here_stays_out(company_sign_in: Provider) -> None:
+def test_a_deactivated_person_stays_out_until_reactivated(company_sign_in: Provider) -> None:
     came_by(company_sign_in, Client(), "1")
     services.deactivate(name="olga", requester="ada", reason="left")
 
@@ -134,7 +138,9 @@ def test_who_was_shut_out_here_stays_out(company_sign_in: Provider) -> None:
     assert came_by(company_sign_in, Client(), "1").status_code == 302
 
 
-def test_roles_and_passwords_of_the_company_are_not_changed_here(company_sign_in: Provider) -> None:
+def test_ftdash_does_not_change_roles_and_passwords_of_company_accounts(
+    company_sign_in: Provider,
+) -> None:
     came_by(company_sign_in, Client(), "1")
 
     with pytest.raises(Rejected, match="The role of olga is the company's to change"):
@@ -143,7 +149,7 @@ def test_roles_and_passwords_of_the_company_are_not_changed_here(company_sign_in
         services.reset_password(name="olga", requester="ada", reason="forgot")
 
 
-def test_an_admin_of_the_company_is_not_the_last_one_who_can_sign_in(
+def test_the_last_local_admin_stays_even_if_the_company_has_admins(
     company_sign_in: Provider,
 ) -> None:
     admin_user("ada")
@@ -155,7 +161,7 @@ def test_an_admin_of_the_company_is_not_the_last_one_who_can_sign_in(
 
 
 @pytest.mark.parametrize("process", ["connect", "redirect"])
-def test_a_link_that_asks_for_more_than_a_sign_in_gets_nothing(
+def test_a_link_that_asks_for_more_than_a_sign_in_is_refused(
     company_sign_in: Provider, process: str
 ) -> None:
     """Otherwise an attacker could make a user connect a stranger's account to their own."""
@@ -168,7 +174,7 @@ def test_a_link_that_asks_for_more_than_a_sign_in_gets_nothing(
     assert not services.is_of_company(ada)
 
 
-def test_an_answer_that_no_one_here_asked_for_opens_nothing(company_sign_in: Provider) -> None:
+def test_an_answer_to_a_sign_in_of_another_browser_is_refused(company_sign_in: Provider) -> None:
     victim, attacker = Client(), Client()
     there = attacker.get(START)["Location"]
     back = company_sign_in.sign_in(there, "1")
@@ -179,7 +185,7 @@ def test_an_answer_that_no_one_here_asked_for_opens_nothing(company_sign_in: Pro
     assert victim.get("/").status_code == 302
 
 
-def test_the_code_is_worth_nothing_without_what_the_browser_keeps(
+def test_a_sign_in_asks_for_pkce_with_s256_and_our_callback(
     company_sign_in: Provider,
 ) -> None:
     asked = parse_qs(urlsplit(Client().get(START)["Location"]).query)
@@ -188,7 +194,7 @@ def test_the_code_is_worth_nothing_without_what_the_browser_keeps(
     assert asked["redirect_uri"] == [CALLBACK]
 
 
-def test_claims_are_read_and_not_kept(company_sign_in: Provider) -> None:
+def test_claims_are_read_but_not_stored(company_sign_in: Provider) -> None:
     company_sign_in.tell(
         "1", {"preferred_username": "olga", "groups": ["data"], "email": "olga@corp.example"}
     )
@@ -199,7 +205,7 @@ def test_claims_are_read_and_not_kept(company_sign_in: Provider) -> None:
     assert account.extra_data == {}
 
 
-def test_a_wrong_secret_is_one_sentence_on_the_page_and_for_the_doctor(
+def test_page_and_doctor_report_a_wrong_secret_in_one_sentence(
     company_sign_in: Provider, settings: Any
 ) -> None:
     company.probe()
@@ -213,7 +219,9 @@ def test_a_wrong_secret_is_one_sentence_on_the_page_and_for_the_doctor(
         company.probe()
 
 
-def test_a_provider_that_is_away_is_one_sentence(company_sign_in: Provider, settings: Any) -> None:
+def test_an_unreachable_provider_is_reported_in_one_sentence(
+    company_sign_in: Provider, settings: Any
+) -> None:
     settings.OIDC_ISSUER = "http://127.0.0.1:9"
 
     answer = Client().get(START)
@@ -224,7 +232,9 @@ def test_a_provider_that_is_away_is_one_sentence(company_sign_in: Provider, sett
         company.probe()
 
 
-def test_what_is_no_provider_is_one_sentence(company_sign_in: Provider, settings: Any) -> None:
+def test_an_address_without_a_provider_is_reported_in_one_sentence(
+    company_sign_in: Provider, settings: Any
+) -> None:
     settings.OIDC_ISSUER = f"{company_sign_in.issuer}/elsewhere"
 
     assert "describes no OpenID provider" in Client().get(START).content.decode()
@@ -232,7 +242,7 @@ def test_what_is_no_provider_is_one_sentence(company_sign_in: Provider, settings
         company.probe()
 
 
-def test_a_clock_that_is_off_is_one_sentence(
+def test_a_wrong_clock_is_reported_in_one_sentence(
     company_sign_in: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_hour_ahead = timezone.now() + timedelta(hours=1)
@@ -275,7 +285,7 @@ def test_the_doctor_names_the_trouble_and_its_cure(
         ("ADMIN_GROUPS", frozenset(), "No group opens ftdash"),
     ],
 )
-def test_settings_that_cannot_work_are_one_sentence(
+def test_unusable_settings_are_reported_in_one_sentence(
     company_sign_in: Provider, settings: Any, name: str, value: object, sentence: str
 ) -> None:
     settings.OPERATOR_GROUPS = frozenset()
@@ -300,7 +310,7 @@ def test_the_highest_group_decides() -> None:
     assert roles == [Role.ADMIN, Role.OPERATOR, None, None]
 
 
-def test_the_two_doors_of_the_company_do_not_share_subjects(site: Path, settings: Any) -> None:
+def test_openid_and_proxy_sign_ins_do_not_share_subjects(site: Path, settings: Any) -> None:
     settings.ADMIN_GROUPS = ADMINS
     groups = frozenset({"platform"})
     company.let_in(Identity(Door.OPENID, "olga", "olga", groups))

@@ -20,7 +20,9 @@ BEGAN_AT = datetime(2026, 11, 21, 14, 2, 11, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_is_what_a_new_process_reads(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_equals_what_a_new_process_reads(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Checkpoints trigger, complete in any order, fail and are deleted, with reads in between."""
     monkeypatch.setattr(module, "COMPLETED_MAX", 4)
     chance = random.Random(seed)
@@ -32,7 +34,7 @@ def test_it_is_what_a_new_process_reads(seed: int, monkeypatch: pytest.MonkeyPat
             assert rows_of(completed_history(run.run_id)) == rows_of(read_anew(run.run_id))
 
 
-def test_only_what_is_new_is_read_again() -> None:
+def test_a_second_reading_loads_only_new_checkpoints() -> None:
     run, chance = new_run(), random.Random(1)
     for _ in range(5):
         triggered(run, chance)
@@ -49,7 +51,7 @@ def test_only_what_is_new_is_read_again() -> None:
     assert '"sequence" > 5' in reading
 
 
-def test_only_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_checkpoints_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMPLETED_MAX", 3)
     run, chance = new_run(), random.Random(1)
     for _ in range(5):

@@ -11,14 +11,14 @@ VARIABLES = {"FTDASH_DOMAIN": "ftdash.example", "FTDASH_SECRETS": "/secrets"}
 OURS = ("web1", "web2", "worker", "beat", "projector")
 
 
-def test_the_compose_file_keeps_the_schema_of_compose() -> None:
+def test_the_compose_file_follows_the_schema_of_compose() -> None:
     read = PyCompose.from_json(json.dumps(compose_file(VARIABLES)))
 
     read.validate()
     assert set(read.service_names()) == {*OURS, *NOT_OURS, "prepare"}
 
 
-def test_secrets_are_files_and_no_service_has_more_of_them_than_it_reads() -> None:
+def test_secrets_are_files_and_each_service_gets_only_those_it_reads() -> None:
     file = compose_file(VARIABLES)
     files = {f"/run/secrets/{name}": name for name in file["secrets"]}
 
@@ -34,7 +34,7 @@ def test_secrets_are_files_and_no_service_has_more_of_them_than_it_reads() -> No
     assert given < {f"{name}_FILE" for name in SECRET_VARIABLES}
 
 
-def test_ours_may_write_to_their_volumes_only() -> None:
+def test_our_services_may_write_to_their_volumes_only() -> None:
     assert "${FTDASH_DOMAIN:?" in (CONTAINER / "compose.yaml").read_text()
 
     services = compose_file(VARIABLES)["services"]

@@ -31,11 +31,11 @@ def test_every_edge_goes_to_the_right_by_one_column_at_a_time(seed: int) -> None
         assert all(column[b] == column[a] + 1 for a, b in pairwise(route))
 
 
-def test_branches_of_a_diamond_stand_below_each_other() -> None:
+def test_the_branches_of_a_diamond_share_a_column() -> None:
     assert layers(DIAMOND).columns == [[("a",)], [("b",), ("c",)], [("d",)]]
 
 
-def test_two_chains_that_need_not_cross_do_not() -> None:
+def test_two_chains_do_not_cross_needlessly() -> None:
     crossed = {"a": [], "b": [], "y": ["b"], "x": ["a"], "end": ["y", "x"]}
 
     first, second, _ = layers(crossed).columns
@@ -43,7 +43,7 @@ def test_two_chains_that_need_not_cross_do_not() -> None:
     assert [{"y": "b", "x": "a"}[uid] for (uid,) in second] == [uid for (uid,) in first]
 
 
-def test_who_reads_from_the_same_stands_together() -> None:
+def test_vertices_that_read_from_the_same_source_are_placed_together() -> None:
     fan = {"s": [], "p": ["s"], "q": ["s"], "q1": ["q"], "p1": ["p"], "q2": ["q"], "p2": ["p"]}
 
     parents = [stop[0][0] for stop in layers(fan).columns[2]]
@@ -51,20 +51,20 @@ def test_who_reads_from_the_same_stands_together() -> None:
     assert parents in (["p", "p", "q", "q"], ["q", "q", "p", "p"])
 
 
-def test_a_source_stands_just_before_whom_it_feeds() -> None:
+def test_a_source_is_placed_just_before_the_vertex_that_it_feeds() -> None:
     joined_late = {"a": [], "late": [], "b": ["a"], "c": ["b", "late"]}
 
     assert set(layers(joined_late).columns[1]) == {("b",), ("late",)}
 
 
-def test_an_edge_over_a_column_gets_a_place_in_it_that_no_vertex_has() -> None:
+def test_an_edge_across_a_column_gets_a_place_of_its_own_in_it() -> None:
     placed = layers({"a": [], "b": ["a"], "c": ["a", "b"]})
 
     assert placed.columns[1] == [("b",), ("a", "c", "1")]
     assert placed.routes["a", "c"] == [("a",), ("a", "c", "1"), ("c",)]
 
 
-def test_no_vertex_no_column() -> None:
+def test_an_empty_graph_has_no_columns() -> None:
     assert layers({}).columns == []
 
 
@@ -109,21 +109,21 @@ class TestPage:
         assert "delays; the pipeline sets the parallelism" in drawing
         assert "delays join 3 its own" in words
 
-    def test_before_the_first_run_it_says_what_will_be_there(self, operator: Client) -> None:
+    def test_before_the_first_run_the_page_says_what_will_appear(self, operator: Client) -> None:
         new_run().delete()
 
         _, words = drawing_of(operator)
 
         assert "The operators appear here when a run of this pipeline starts." in words
 
-    def test_what_was_reported_once_is_called_that(self, operator: Client) -> None:
+    def test_loads_of_an_ended_run_are_marked_as_last_reported(self, operator: Client) -> None:
         fold(Story(new_run()).started().sampled().ended())
 
         _, words = drawing_of(operator)
 
         assert "they may have changed since" in words
 
-    def test_names_of_operators_are_text(self, operator: Client) -> None:
+    def test_names_of_operators_are_escaped(self, operator: Client) -> None:
         attack = "<script>alert(1)</script>"
         story = Story(new_run())
         started = run_started(4711)
@@ -136,7 +136,7 @@ class TestPage:
         assert "<script>alert" not in drawing
         assert attack in words
 
-    def test_programs_read_the_same_loads(self, operator: Client) -> None:
+    def test_the_api_returns_the_loads_of_a_run(self, operator: Client) -> None:
         fold(Story(new_run()).started().sampled())
 
         found = operator.get("/api/runs/flights-1/loads")

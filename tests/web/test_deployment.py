@@ -56,7 +56,7 @@ def installation(
     return site
 
 
-def test_a_prober_hears_without_signing_in_that_pages_can_be_served(installation: Path) -> None:
+def test_a_probe_learns_without_signing_in_that_pages_can_be_served(installation: Path) -> None:
     answers = [Client().get(path) for path in ("/healthz", "/readyz")]
 
     assert [(each.status_code, each.content) for each in answers] == [
@@ -79,7 +79,7 @@ def no_newest_migration(settings: Any) -> None:
 
 
 @pytest.mark.parametrize("without", [no_redis, no_projector, no_newest_migration])
-def test_what_pages_need_and_lack_is_one_word_without_detail(
+def test_a_missing_dependency_is_answered_as_not_ready_without_detail(
     installation: Path, settings: Any, without: Any
 ) -> None:
     without(settings)
@@ -90,7 +90,7 @@ def test_what_pages_need_and_lack_is_one_word_without_detail(
     assert healthy.status_code == 200
 
 
-def test_an_absent_database_is_not_ready_and_no_error(
+def test_an_absent_database_makes_the_server_not_ready_without_an_error(
     installation: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:
@@ -108,7 +108,7 @@ def found(part: str) -> doctor.Diagnosis:
     return diagnosis
 
 
-def test_the_doctor_finds_nothing_broken_but_what_is_not_started(
+def test_the_doctor_reports_only_the_worker_that_is_not_started(
     installation: Path, settings: Any
 ) -> None:
     admin_user()
@@ -134,7 +134,7 @@ def test_every_trouble_comes_with_its_cure(installation: Path, settings: Any) ->
     assert all(each.finding and each.cure for each in troubles)
 
 
-def test_a_redis_that_is_away_is_named_without_its_password(
+def test_an_unreachable_redis_is_named_without_its_password(
     installation: Path, settings: Any
 ) -> None:
     no_redis(settings)
@@ -170,7 +170,7 @@ def test_a_disk_that_is_nearly_full_is_a_warning(
     assert found("home").verdict is Verdict.WARNING
 
 
-def test_missing_migrations_are_named_and_nothing_asks_the_tables(
+def test_missing_migrations_are_named_and_no_check_reads_the_tables(
     installation: Path, settings: Any
 ) -> None:
     no_newest_migration(settings)
@@ -192,7 +192,7 @@ def test_missing_migrations_are_named_and_nothing_asks_the_tables(
         (["ftdash.example.org"], True, Verdict.WELL),
     ],
 )
-def test_names_that_others_reach_need_tls(
+def test_host_names_that_others_can_reach_need_tls(
     installation: Path, settings: Any, hosts: list[str], behind_tls: bool, verdict: Verdict
 ) -> None:
     settings.ALLOWED_HOSTS, settings.BEHIND_TLS = hosts, behind_tls
@@ -200,7 +200,7 @@ def test_names_that_others_reach_need_tls(
     assert found("addresses").verdict is verdict
 
 
-def test_the_command_prints_each_part_and_ends_with_1_if_one_is_broken(
+def test_the_doctor_prints_each_part_and_exits_with_1_if_one_is_broken(
     installation: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
@@ -223,7 +223,7 @@ def test_the_command_prints_each_part_and_ends_with_1_if_one_is_broken(
         ({"FTDASH_DATABASE_URL": "postgresql://x@127.0.0.1:{port}/x"}, "FTDASH_DATABASE_URL"),
     ],
 )
-def test_an_empty_home_or_an_absent_server_is_a_finding_and_no_traceback(
+def test_an_empty_home_or_absent_server_is_a_finding_without_a_traceback(
     tmp_path: Path, variables: dict[str, str], cure: str
 ) -> None:
     given = {key: value.format(port=free_port()) for key, value in variables.items()}
@@ -267,7 +267,7 @@ def test_a_driver_outlives_the_worker_that_started_it(units: Path) -> None:
     assert not [name for name, text in texts.items() if "RemoveIPC" in text]
 
 
-def test_no_process_is_root_and_each_gets_the_secrets_that_there_are(units: Path) -> None:
+def test_no_process_runs_as_root_and_each_gets_the_existing_secrets(units: Path) -> None:
     folder = units / "usr/lib/systemd/system"
     for unit in folder.glob("*.service"):
         lines = unit.read_text().splitlines()
@@ -278,7 +278,7 @@ def test_no_process_is_root_and_each_gets_the_secrets_that_there_are(units: Path
             assert f"SetCredential={secret}:\\n" in lines  # otherwise an absent file is an error
 
 
-def test_only_root_reads_the_environment_and_it_is_never_replaced(units: Path) -> None:
+def test_only_root_reads_the_environment_file_which_is_never_replaced(units: Path) -> None:
     environment = units / "etc/ftdash/environment"
     assert environment.stat().st_mode & 0o777 == 0o600
     environment.write_text("FTDASH_REDIS_URL=mine\n")
@@ -287,7 +287,7 @@ def test_only_root_reads_the_environment_and_it_is_never_replaced(units: Path) -
     assert environment.read_text() == "FTDASH_REDIS_URL=mine\n"
 
 
-def test_a_changed_unit_is_kept_until_you_say_replace(units: Path) -> None:
+def test_a_changed_unit_is_kept_unless_replace_is_given(units: Path) -> None:
     unit = units / "usr/lib/systemd/system/ftdash-web.service"
     written = unit.read_text()
     unit.write_text("mine")
@@ -300,7 +300,7 @@ def test_a_changed_unit_is_kept_until_you_say_replace(units: Path) -> None:
     assert unit.read_text() == written
 
 
-def test_the_command_says_what_comes_next(
+def test_the_command_prints_the_next_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call_command("install_units", "--root", str(tmp_path), "--account", "streams")
@@ -337,7 +337,7 @@ needs_systemd = pytest.mark.skipif(
 
 @needs_systemd
 @pytest.mark.parametrize("name", ["web", "worker", "beat", "projector", "prepare"])
-def test_systemd_takes_each_unit_and_finds_its_exposure_ok(units: Path, name: str) -> None:
+def test_systemd_accepts_each_unit_and_rates_its_exposure_ok(units: Path, name: str) -> None:
     ok = 50  # in tenths: "OK" ends there
     folder = units / "usr/lib/systemd/system"
     unit = str(folder / f"ftdash-{name}.service")

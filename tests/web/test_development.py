@@ -30,7 +30,7 @@ def test_the_next_process_starts_from_the_newest_point(tmp_path: Path) -> None:
     assert next_start(View(status=JobStatus.RUNNING, checkpoint=there), "b") == str(tmp_path)
 
 
-def test_what_started_it_stays_where_no_newer_point_is_left(tmp_path: Path) -> None:
+def test_the_previous_start_point_stays_when_there_is_no_newer_point(tmp_path: Path) -> None:
     gone = seen(str(tmp_path / "gone"))
 
     assert next_start(View(status=REFUSED), "before") == "before"
@@ -54,7 +54,7 @@ def test_a_change_counts_once_it_has_settled(package: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["added", "removed"])
-def test_a_file_that_comes_or_goes_is_a_change(package: Path, change: str) -> None:
+def test_an_added_or_removed_file_is_a_change(package: Path, change: str) -> None:
     files = AuthorFiles("own_package.flow:NAME", package.parent)
 
     if change == "added":
@@ -65,7 +65,7 @@ def test_a_file_that_comes_or_goes_is_a_change(package: Path, change: str) -> No
     assert [files.have_changed(), files.have_changed()] == [False, True]
 
 
-def test_other_files_are_no_code(package: Path) -> None:
+def test_files_other_than_the_packages_code_are_ignored(package: Path) -> None:
     files = AuthorFiles("own_package.flow:NAME", package.parent)
 
     (package / "rows.json").touch()
@@ -74,7 +74,7 @@ def test_other_files_are_no_code(package: Path) -> None:
     assert not any(files.have_changed() for _ in range(3))
 
 
-def test_a_module_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_module_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(Rejected, match=r"There is no module nowhere; start the command in"):
         AuthorFiles("nowhere.flow:NAME", tmp_path)
     with pytest.raises(CommandError, match=r"There is no module nowhere"):

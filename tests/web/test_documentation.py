@@ -49,21 +49,21 @@ def reader(site: Path) -> Client:
     return signed_in(operator_user())
 
 
-def test_the_documentation_is_for_people_who_are_signed_in(built: Path, db: None) -> None:
+def test_the_documentation_requires_a_sign_in(built: Path, db: None) -> None:
     answer = Client().get(reverse("documentation"))
 
     assert answer.status_code == 302
     assert urllib.parse.urlparse(answer["Location"]).path == reverse("login")
 
 
-def test_a_folder_stands_for_its_index_page(built: Path, reader: Client) -> None:
+def test_a_folder_serves_its_index_page(built: Path, reader: Client) -> None:
     answer = reader.get("/docs/how-to", follow=True)
 
     assert answer.redirect_chain == [("/docs/how-to/", 302)]
     assert answer.content == b"<p>guides</p>"
 
 
-def test_a_picture_is_called_one_also_where_the_system_knows_no_such_kind(
+def test_a_picture_has_its_content_type_even_if_the_system_does_not_know_it(
     built: Path, reader: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mimetypes, "guess_type", mimetypes.MimeTypes().guess_type)
@@ -100,7 +100,7 @@ def test_a_missing_site_names_the_command_that_builds_it(
     assert "manage.py docs" in answer.content.decode()
 
 
-def test_every_setting_metric_command_and_address_has_its_place() -> None:
+def test_every_setting_metric_command_and_address_is_documented() -> None:
     settings = "\n".join(generated_pages.settings_page())
     metrics = "\n".join(generated_pages.metrics_page())
     commands = "\n".join(generated_pages.commands_page())
@@ -144,7 +144,7 @@ def test_the_site_is_built_without_a_warning_and_has_the_help_of_every_page(
 
 
 @pytest.mark.slow
-def test_a_link_that_leads_nowhere_fails_a_strict_build(
+def test_a_broken_link_fails_a_strict_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     (tmp_path / "docs").mkdir()
@@ -160,7 +160,7 @@ def test_a_link_that_leads_nowhere_fails_a_strict_build(
 
 
 @pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"])
-def test_links_and_places_named_outside_of_the_site_exist(page: str) -> None:
+def test_links_and_paths_named_outside_the_site_exist(page: str) -> None:
     text = (ROOT / page).read_text()
     links = [link for link in LINK.findall(text) if not link.startswith("https://")]
 

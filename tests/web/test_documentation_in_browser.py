@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-def test_a_reader_searches_the_documentation_and_opens_what_was_found(
+def test_a_reader_searches_the_documentation_and_opens_a_result(
     dashboard: Site, browser: Browser
 ) -> None:
     subprocess.run(

@@ -93,7 +93,7 @@ def test_every_snippet_runs_or_its_page_says_why_not() -> None:
     assert sum(each.runs for snippets in SNIPPETS.values() for each in snippets) >= 15
 
 
-def test_what_snippets_take_for_granted_belongs_to_a_page() -> None:
+def test_every_prepared_file_for_snippets_belongs_to_a_page() -> None:
     files = {given_file(page) for page in PAGES}
 
     assert [file.name for file in GIVEN.glob("*.py") if file.name not in files] == []

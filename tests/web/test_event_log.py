@@ -58,7 +58,7 @@ TWICE = "readers see them twice"
 EXPIRED = "Checkpoint expired before completing."
 
 
-def test_every_kind_of_line_is_in_it_and_the_newest_comes_first() -> None:
+def test_the_log_has_every_kind_of_line_newest_first() -> None:
     eventful()
 
     lines = whole(Asked())
@@ -68,7 +68,7 @@ def test_every_kind_of_line_is_in_it_and_the_newest_comes_first() -> None:
     assert all(line.what for line in lines)
 
 
-def test_an_action_says_who_when_why_and_how_it_ended() -> None:
+def test_an_action_says_who_asked_why_and_how_it_ended() -> None:
     run = new_run()
     new_request(run, Cancel(), phase="SUCCEEDED", message="It is cancelled.")
 
@@ -83,7 +83,7 @@ def test_an_action_says_who_when_why_and_how_it_ended() -> None:
     assert (line.pipeline, line.run_id) == ("flights", "flights-1")
 
 
-def test_what_was_cleaned_up_or_kept_and_whose_target_was_taken_is_in_it() -> None:
+def test_the_log_has_cleaned_up_and_kept_leftovers_and_takeovers() -> None:
     story = eventful()
     runs = (RunId("flights-7"), RunId("flights-8"))
     story.tell(
@@ -124,7 +124,7 @@ def test_what_was_cleaned_up_or_kept_and_whose_target_was_taken_is_in_it() -> No
     )
 
 
-def test_a_stranger_is_no_attempt_that_is_over() -> None:
+def test_a_refused_stranger_is_not_called_an_ended_attempt() -> None:
     story = Story(new_run()).started()
     for attempt in (0, 1):
         story.tell(ZombieRefused(zombie_attempt=Attempt(attempt), what=f"caller {attempt}"))
@@ -135,7 +135,7 @@ def test_a_stranger_is_no_attempt_that_is_over() -> None:
     assert told == {"caller 0": "refused: a stranger", "caller 1": "refused: attempt 1 is over"}
 
 
-def test_damage_says_which_file_who_found_it_and_what_follows() -> None:
+def test_damage_names_the_file_the_finder_and_the_consequence() -> None:
     story = Story(new_run()).started()
     story.tell(
         DamageRemembered(
@@ -164,7 +164,7 @@ def test_damage_says_which_file_who_found_it_and_what_follows() -> None:
     ]
 
 
-def test_what_was_changed_in_the_settings_and_what_alerts_said_is_in_it() -> None:
+def test_the_log_has_changes_of_settings_and_alerts() -> None:
     eventful()
     Alert.objects.update(
         cleared_at=timezone.now(), cleared_because="It is back.", acknowledged_by="ann"
@@ -186,7 +186,7 @@ def test_what_was_changed_in_the_settings_and_what_alerts_said_is_in_it() -> Non
     )
 
 
-def test_a_savepoint_is_named_in_one_line_that_no_later_name_moves() -> None:
+def test_a_later_label_of_a_savepoint_does_not_change_earlier_lines() -> None:
     story = Story(new_run()).started().completed(CheckpointKind.SAVEPOINT, path="/points/sp-1")
     Projector().run_once()
     naming = {"pipeline": "flights", "path": "/points/sp-1", "requester": "bo", "reason": "why"}
@@ -228,7 +228,7 @@ def test_pages_give_every_line_once_in_the_same_order(limit: int) -> None:
     assert len({(line.source, line.row) for line in found}) == len(found)
 
 
-def test_what_is_added_meanwhile_does_not_move_a_page() -> None:
+def test_new_lines_do_not_shift_an_older_page() -> None:
     eventful()
     first = log_page(Asked(), None, 3)
     before = log_page(Asked(), Cursor.parse(first.older or ""), 3).lines
@@ -238,7 +238,7 @@ def test_what_is_added_meanwhile_does_not_move_a_page() -> None:
     assert log_page(Asked(), Cursor.parse(first.older or ""), 3).lines == before
 
 
-def test_it_is_narrowed_down_by_pipeline_kind_person_and_time() -> None:
+def test_the_log_is_filtered_by_pipeline_kind_person_and_time() -> None:
     eventful()
     new_request(new_run("other"), requester="bob")
     now = timezone.now()
@@ -254,7 +254,7 @@ def test_it_is_narrowed_down_by_pipeline_kind_person_and_time() -> None:
     assert found(since=now - timedelta(days=1)) == found()
 
 
-def test_checkpoints_that_are_taken_in_passing_are_left_out_unless_asked_for() -> None:
+def test_routine_checkpoints_are_left_out_unless_asked_for() -> None:
     eventful().completed().completed(CheckpointKind.SAVEPOINT).triggered().tell(
         CheckpointFailed(
             checkpoint_id=CheckpointId(4),
@@ -282,7 +282,9 @@ def test_checkpoints_that_are_taken_in_passing_are_left_out_unless_asked_for() -
         ("", EXPIRED),
     ],
 )
-def test_a_failed_checkpoint_says_its_reason_as_its_own_page_does(message: str, why: str) -> None:
+def test_a_failed_checkpoint_states_its_reason_once_with_the_message(
+    message: str, why: str
+) -> None:
     reason = CheckpointFailureReason.CHECKPOINT_EXPIRED
     failed = CheckpointFailed(checkpoint_id=CheckpointId(1), reason=reason, message=message)
     Story(new_run()).started().triggered().tell(failed)
@@ -293,7 +295,7 @@ def test_a_failed_checkpoint_says_its_reason_as_its_own_page_does(message: str, 
     assert line.why == why
 
 
-def test_a_checkpoint_that_newer_ones_replaced_was_completed() -> None:
+def test_a_discarded_checkpoint_is_still_listed_as_completed() -> None:
     eventful().tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1)))
     Projector().run_once()
 
@@ -303,7 +305,7 @@ def test_a_checkpoint_that_newer_ones_replaced_was_completed() -> None:
 
 
 @pytest.mark.parametrize(("kind", "has_it"), [("", False), ("everything", True)])
-def test_the_page_leaves_out_what_is_routine_at_first(
+def test_the_page_leaves_out_routine_checkpoints_by_default(
     operator: Client, kind: str, has_it: bool
 ) -> None:
     eventful()
@@ -313,7 +315,7 @@ def test_the_page_leaves_out_what_is_routine_at_first(
     assert (">checkpoint 1<" in page) == has_it
 
 
-def test_everybody_who_asked_for_something_can_be_chosen() -> None:
+def test_the_filter_offers_everyone_who_asked_for_something() -> None:
     eventful()
 
     assert actors() == ["ada", "ann", "eve"]
@@ -331,17 +333,17 @@ def test_everybody_who_asked_for_something_can_be_chosen() -> None:
         "0001-01-01T00:00:00+14:00~1~1",
     ],
 )
-def test_what_is_no_place_is_none(text: str) -> None:
+def test_an_invalid_cursor_parses_to_none(text: str) -> None:
     assert Cursor.parse(text) is None
 
 
-def test_a_place_is_read_as_it_was_written() -> None:
+def test_a_cursor_survives_writing_and_parsing() -> None:
     place = Cursor(timezone.now(), 3, 77)
 
     assert Cursor.parse(str(place)) == place
 
 
-def test_an_operator_reads_it_narrowed_down_and_goes_on_to_older_lines(operator: Client) -> None:
+def test_an_operator_filters_the_log_and_pages_to_older_lines(operator: Client) -> None:
     story = eventful()
     for _ in range(60):
         story.completed()
@@ -359,7 +361,7 @@ def test_an_operator_reads_it_narrowed_down_and_goes_on_to_older_lines(operator:
     assert "asked for: savepoint" not in second
 
 
-def test_texts_of_strangers_are_text(operator: Client) -> None:
+def test_texts_from_users_are_escaped(operator: Client) -> None:
     new_request(new_run(), reason="<script>alert(1)</script>", requester="<b>eve</b>")
 
     page = text_of(operator, "/events/")
@@ -370,7 +372,7 @@ def test_texts_of_strangers_are_text(operator: Client) -> None:
     assert "&lt;b&gt;eve" in page
 
 
-def test_an_open_tab_takes_in_what_was_narrowed_down(operator: Client) -> None:
+def test_a_refresh_of_the_page_keeps_the_filter(operator: Client) -> None:
     eventful()
 
     regions = text_of(operator, "/events/regions/?kind=lab")
@@ -380,7 +382,7 @@ def test_an_open_tab_takes_in_what_was_narrowed_down(operator: Client) -> None:
     assert "asked for: savepoint" not in regions
 
 
-def test_nonsense_narrows_nothing_down_and_is_told(operator: Client) -> None:
+def test_invalid_filters_are_reported_and_filter_nothing(operator: Client) -> None:
     eventful()
 
     page = text_of(operator, "/events/?kind=dance&since=yesterday&before=now")
@@ -391,7 +393,7 @@ def test_nonsense_narrows_nothing_down_and_is_told(operator: Client) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_the_page_shows_is_taken_away_with_all_that_is_older(
+def test_the_export_has_the_lines_of_the_page_and_all_older_ones(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "BATCH", 2)
@@ -415,7 +417,7 @@ def test_what_the_page_shows_is_taken_away_with_all_that_is_older(
     assert "/events/csv/?kind=action" in text_of(operator, "/events/?kind=action")
 
 
-def test_output_that_is_published_again_is_a_line_with_its_count_or_without_one() -> None:
+def test_output_published_again_is_a_line_with_or_without_a_count() -> None:
     story = Story(new_run()).started()
     bound = msgspec.structs.replace(published_again(640), is_at_most=True)
     story.tell(bound, published_again(None))

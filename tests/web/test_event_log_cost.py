@@ -22,7 +22,7 @@ Execute = Callable[..., Any]
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="the plans are SQLite's")
 @pytest.mark.parametrize("with_routine", [True, False])
-def test_a_page_is_read_along_indexes_however_far_down(with_routine: bool) -> None:
+def test_a_page_at_any_depth_is_read_along_indexes(with_routine: bool) -> None:
     asked = Asked(with_routine=with_routine)
     places = [Cursor(timezone.now(), index, 7) for index in range(len(SOURCES))]
 
@@ -39,7 +39,7 @@ def test_a_page_is_read_along_indexes_however_far_down(with_routine: bool) -> No
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="the plans are SQLite's")
-def test_what_is_routine_is_not_even_looked_at_where_it_is_left_out() -> None:
+def test_an_index_skips_routine_checkpoints_that_are_left_out() -> None:
     with explained() as plans:
         log_page(Asked(kind=LineKind.CHECKPOINT, with_routine=False), None, 50)
 
@@ -47,7 +47,7 @@ def test_what_is_routine_is_not_even_looked_at_where_it_is_left_out() -> None:
     assert "checkpoint_not_routine_at" in plan
 
 
-def test_all_of_it_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_log_is_read_once_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "BATCH", 5)
     story_of(100)
 
@@ -58,7 +58,7 @@ def test_all_of_it_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(statements) <= len(lines) / 5 + len(SOURCES)
 
 
-def test_an_open_tab_asks_for_no_names(operator: Client) -> None:
+def test_a_refresh_does_not_query_names(operator: Client) -> None:
     story_of(1)
 
     with counted() as statements:
@@ -67,7 +67,7 @@ def test_an_open_tab_asks_for_no_names(operator: Client) -> None:
     assert not [each for each in statements if "DISTINCT" in each]
 
 
-def test_the_page_asks_no_more_for_many_pipelines(operator: Client) -> None:
+def test_the_page_needs_no_more_queries_for_many_pipelines(operator: Client) -> None:
     new_run("one")
     with counted() as before:
         operator.get("/events/")
@@ -83,7 +83,7 @@ def test_the_page_asks_no_more_for_many_pipelines(operator: Client) -> None:
     assert '<option value="four">four</option>' in page
 
 
-def test_whoever_left_no_line_is_still_whom_the_page_says_it_shows(operator: Client) -> None:
+def test_a_person_without_lines_stays_selected_in_the_filter(operator: Client) -> None:
     story_of(1)
 
     for address in ("/events/?actor=nobody", "/events/regions/?actor=nobody"):

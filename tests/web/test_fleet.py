@@ -24,7 +24,7 @@ from tests.web.page_words import text_of, words_of
 pytestmark = pytest.mark.usefixtures("site", "patient")
 
 
-def test_a_pipeline_shows_clocks_trend_backpressure_and_what_a_failure_would_cost(
+def test_a_pipeline_shows_clocks_trend_backpressure_and_the_cost_of_a_failure(
     operator: Client,
 ) -> None:
     story = Story(new_run(), StoryClock(StoryClock().now_ms - 30_000)).started()
@@ -41,7 +41,7 @@ def test_a_pipeline_shows_clocks_trend_backpressure_and_what_a_failure_would_cos
 
 
 @pytest.mark.parametrize("silent_s", [0, 3, 60])
-def test_what_a_failure_would_cost_is_the_same_on_every_page(silent_s: int) -> None:
+def test_every_page_shows_the_same_cost_of_a_failure(silent_s: int) -> None:
     """The cost stops growing once the driver is silent."""
     clock = StoryClock(StoryClock().now_ms - 10_000 - 1_000 * silent_s)
     fold(Story(new_run(), clock).started().completed().wait(2_000).sampled(since=6_255))
@@ -57,13 +57,13 @@ def test_what_a_failure_would_cost_is_the_same_on_every_page(silent_s: int) -> N
     assert costs == [6_255] * 3
 
 
-def test_before_a_recovery_was_measured_its_time_is_not_guessed(operator: Client) -> None:
+def test_the_recovery_time_is_not_guessed_before_one_was_measured(operator: Client) -> None:
     fold(Story(new_run()).started().completed().sampled())
 
     assert re.search(r"[\d,]+ records? time not measured yet", words_of(operator, "/"))
 
 
-def test_the_pulse_of_a_run_is_that_of_its_newest_checkpoints() -> None:
+def test_the_pulse_of_a_run_comes_from_its_newest_checkpoints() -> None:
     story = Story(new_run()).started().completed().completed()
     fold(failed(failed(story, 3), 4))
 
@@ -95,7 +95,7 @@ def test_a_checkpoint_that_ended_with_its_attempt_is_no_concern(
     assert summary().concern is Concern.NONE
 
 
-def test_failures_before_a_completed_checkpoint_are_past() -> None:
+def test_failures_before_a_completed_checkpoint_do_not_count() -> None:
     story = failed(Story(new_run()).started(), 1)
     story.next_checkpoint = CheckpointId(2)
     fold(story.completed())
@@ -112,7 +112,7 @@ def test_a_run_that_recovers_again_and_again_needs_attention() -> None:
     assert summary().attention == "It recovered 3 times within the last 10 minutes."
 
 
-def test_what_is_known_of_a_run_is_read_once_until_it_has_news(
+def test_the_facts_of_a_run_are_read_once_until_it_has_news(
     django_assert_num_queries: Any,
 ) -> None:
     stories = [Story(new_run(name)).started().completed() for name in "abc"]
@@ -130,7 +130,7 @@ def test_what_is_known_of_a_run_is_read_once_until_it_has_news(
     ]
 
 
-def test_a_new_checkpoint_and_a_recovery_are_seen_at_once_though_both_are_read_seldom() -> None:
+def test_a_new_checkpoint_and_a_recovery_are_seen_at_once_despite_the_cache() -> None:
     story = Story(new_run()).started().completed().sampled()
     fold(story)
     before = summary().pulse
@@ -145,7 +145,7 @@ def test_a_new_checkpoint_and_a_recovery_are_seen_at_once_though_both_are_read_s
     assert after.recovery_count == 1
 
 
-def test_of_an_ended_run_nothing_would_be_replayed(operator: Client) -> None:
+def test_an_ended_run_has_nothing_to_replay(operator: Client) -> None:
     fold(Story(new_run()).started().sampled().completed().ended())
 
     pulse = summary().pulse
@@ -157,7 +157,7 @@ def test_of_an_ended_run_nothing_would_be_replayed(operator: Client) -> None:
 
 
 @pytest.mark.parametrize(("interval", "is_late"), [("1 s", True), ("1 min", False)])
-def test_what_completes_seldom_by_its_settings_is_late_later(interval: str, is_late: bool) -> None:
+def test_a_long_checkpoint_interval_delays_lateness(interval: str, is_late: bool) -> None:
     run = new_run(settings={"execution.checkpointing.interval": interval})
     story = Story(run, StoryClock(StoryClock().now_ms - 90_000)).started().completed()
     fold(story.wait(89_000).sampled())
@@ -165,14 +165,14 @@ def test_what_completes_seldom_by_its_settings_is_late_later(interval: str, is_l
     assert (summary().concern is Concern.NO_CHECKPOINT) is is_late
 
 
-def test_a_run_that_completes_none_at_all_is_late_too() -> None:
+def test_a_run_that_never_completed_a_checkpoint_is_late_too() -> None:
     story = Story(new_run(), StoryClock(StoryClock().now_ms - 90_000)).started()
     fold(story.wait(89_000).sampled())
 
     assert "No checkpoint has completed since it started" in summary().attention
 
 
-def test_a_run_that_does_not_come_up_needs_attention(settings: Any) -> None:
+def test_a_run_stuck_in_starting_or_cancelling_needs_attention(settings: Any) -> None:
     settings.SILENT_AFTER_S = 600.0
     new_run("never-spoke", created_at=timezone.now() - timedelta(seconds=70))
     story = Story(new_run("comes-up"), StoryClock(StoryClock().now_ms - 90_000))
@@ -186,7 +186,7 @@ def test_a_run_that_does_not_come_up_needs_attention(settings: Any) -> None:
     assert re.match(r"It has been CANCELLING for 1 min 2\d s\.", found["comes-up"])
 
 
-def test_output_that_is_not_committed_is_a_concern_of_its_own() -> None:
+def test_uncommitted_output_is_a_concern_of_its_own() -> None:
     run = new_run()
     fold(Story(run).started().completed())
     type(run).objects.update(last_committed_at=timezone.now() - timedelta(seconds=100))
@@ -194,7 +194,7 @@ def test_output_that_is_not_committed_is_a_concern_of_its_own() -> None:
     assert summary().concern is Concern.NO_OUTPUT
 
 
-def test_the_most_pressing_stands_first_with_its_reason(operator: Client) -> None:
+def test_the_most_pressing_pipeline_comes_first_with_its_reason(operator: Client) -> None:
     fold(Story(new_run("a")).started().completed())
     fold(failed(Story(new_run("b")).started().completed(), 2))
     fold(Story(new_run("c")).started().ended(JobStatus.FAILED, "It was given up."))
@@ -222,7 +222,7 @@ def test_a_sparkline_begins_at_zero_and_ends_with_the_newest(
     assert sparkline(values) == {"points": points}
 
 
-def test_the_most_of_nothing_is_not_known() -> None:
+def test_the_maximum_of_no_values_is_unknown() -> None:
     assert (most([]), most([1.0, 3.0])) == (None, 3.0)
 
 

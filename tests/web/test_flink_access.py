@@ -105,7 +105,7 @@ def test_nothing_is_answered_without_a_token_or_session() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("caller", WHO_MAY_NOT)
-def test_who_may_not_act_reads_everything_and_changes_nothing(caller: str) -> None:
+def test_a_client_that_may_not_act_reads_everything_and_changes_nothing(caller: str) -> None:
     running_pipeline()
     client = WHO_MAY_NOT[caller]()
 
@@ -119,7 +119,7 @@ def test_who_may_not_act_reads_everything_and_changes_nothing(caller: str) -> No
     assert not Request.objects.exists()
 
 
-def test_a_route_that_is_not_there_is_told_in_the_same_shape() -> None:
+def test_an_unknown_route_is_answered_with_flinks_error_shape() -> None:
     answer = bearer().get("/v1/cluster")
 
     assert answer.status_code == 404
@@ -127,7 +127,7 @@ def test_a_route_that_is_not_there_is_told_in_the_same_shape() -> None:
     assert bearer(name="other").get("/v2/config").status_code == 404
 
 
-def test_a_method_that_is_not_offered_names_those_that_are() -> None:
+def test_an_unsupported_method_names_the_supported_ones() -> None:
     answer = bearer().put("/v1/jobs")
 
     assert answer.status_code == 405
@@ -142,7 +142,7 @@ def test_a_get_may_carry_a_body_as_flinks_command_line_sends_it() -> None:
 
 
 @pytest.mark.slow
-def test_whatever_is_asked_is_no_server_error() -> None:
+def test_odd_requests_cause_no_server_error() -> None:
     """The client raises exceptions that the server does not handle."""
     running_pipeline()
     client = bearer(TokenScope.ACT)
@@ -160,7 +160,7 @@ def test_whatever_is_asked_is_no_server_error() -> None:
         assert found <= {200, 202, 400, 404, 405}, (path, found)
 
 
-def test_nobody_keeps_an_answer() -> None:
+def test_answers_are_not_cached() -> None:
     assert "no-store" in bearer().get("/v1/config")["Cache-Control"]
 
 

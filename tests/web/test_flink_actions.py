@@ -72,7 +72,7 @@ def client(site: Path) -> Client:
         ("checkpoints", None, "CHECKPOINT", {}),
     ],
 )
-def test_what_is_asked_for_becomes_one_request_by_the_token(
+def test_each_action_becomes_one_request_in_the_name_of_the_token(
     client: Client, route: str, body: Any, kind: str, parameters: dict[str, str]
 ) -> None:
     answer = post(client, f"jobs/{JOB}/{route}", body)
@@ -84,7 +84,7 @@ def test_what_is_asked_for_becomes_one_request_by_the_token(
     assert len(request.request_id) == 32
 
 
-def test_a_trigger_id_asked_twice_is_one_request(client: Client) -> None:
+def test_the_same_trigger_id_twice_is_one_request(client: Client) -> None:
     for _ in range(2):
         answer = post(client, f"jobs/{JOB}/savepoints", {"triggerId": TRIGGER})
 
@@ -123,7 +123,7 @@ def test_a_client_polls_until_there_is_a_result(
     ],
 )
 @pytest.mark.parametrize("phase", [RequestPhase.FAILED, RequestPhase.REJECTED])
-def test_a_failure_is_completed_with_its_cause(
+def test_a_failed_operation_is_completed_with_its_cause(
     client: Client, route: str, command: Command, field: str, phase: RequestPhase
 ) -> None:
     told = {"message": "No disk.", "path": "/sp/1", "checkpoint_id": 7}
@@ -148,7 +148,7 @@ def test_an_operation_of_another_kind_or_job_is_not_found(client: Client) -> Non
     assert client.get(f"/v1/jobs/{JOB}/savepoints/x").status_code == 400
 
 
-def test_what_cannot_be_is_refused_in_one_sentence(client: Client) -> None:
+def test_an_invalid_request_is_refused_in_one_sentence(client: Client) -> None:
     for route, body, words in IMPOSSIBLE:
         answer = post(client, f"jobs/{JOB}/{route}", body)
 
@@ -184,7 +184,7 @@ def test_cancelling_stops_the_run(client: Client, method: str, route: str) -> No
     ("status", "answered"),
     [(JobStatus.CANCELED, 202), (JobStatus.FINISHED, 409), (JobStatus.FAILED, 409)],
 )
-def test_cancelling_what_is_over_changes_nothing(
+def test_cancelling_an_ended_run_changes_nothing(
     client: Client, status: JobStatus, answered: int
 ) -> None:
     Run.objects.update(status=status.value)
@@ -210,7 +210,7 @@ def test_a_clients_heartbeat_is_accepted_and_changes_nothing(client: Client) -> 
     assert not Request.objects.exists()
 
 
-def test_rescaling_is_switched_off_as_it_is_in_flink(client: Client) -> None:
+def test_rescaling_is_disabled_as_in_flink(client: Client) -> None:
     told = {"errors": ["Rescaling is temporarily disabled. See FLINK-12312."]}
 
     asked = client.patch(f"/v1/jobs/{JOB}/rescaling?parallelism=4")
@@ -238,7 +238,7 @@ def test_an_old_job_never_acts_on_the_run_that_followed_it(client: Client) -> No
     assert answer.status_code == 202
 
 
-def test_a_savepoint_of_a_run_that_does_not_run_is_refused(client: Client) -> None:
+def test_a_savepoint_of_a_run_that_is_not_running_is_refused(client: Client) -> None:
     Run.objects.update(status=JobStatus.RESTARTING.value)
 
     answer = post(client, f"jobs/{JOB}/savepoints", None)
@@ -246,7 +246,7 @@ def test_a_savepoint_of_a_run_that_does_not_run_is_refused(client: Client) -> No
     assert (answer.status_code, "RESTARTING" in answer.json()["errors"][0]) == (400, True)
 
 
-def test_a_savepoint_is_disposed_of_and_its_files_are_gone(client: Client, site: Path) -> None:
+def test_disposing_of_a_savepoint_deletes_its_files(client: Client, site: Path) -> None:
     path = stored_savepoint(site)
 
     answer = post(client, "savepoint-disposal", {"savepoint-path": f"file:{path}"})
@@ -268,7 +268,7 @@ def test_a_savepoint_is_disposed_of_and_its_files_are_gone(client: Client, site:
         ({"savepoint-path": "{site}/nothing"}, "There is no recovery point"),
     ],
 )
-def test_what_is_no_savepoint_of_ours_is_not_disposed_of(
+def test_a_path_that_is_not_our_savepoint_is_not_disposed_of(
     client: Client, site: Path, body: dict[str, str], words: str
 ) -> None:
     body = {key: value.format(site=site) for key, value in body.items()}
@@ -290,7 +290,7 @@ ACTIONS: dict[str, Callable[[Client], Any]] = {
 }
 
 
-def test_who_may_only_see_may_not_act(operator: Client) -> None:
+def test_a_read_only_client_may_not_act(operator: Client) -> None:
     running()
 
     for caller, act in product((operator, bearer(TokenScope.READ)), ACTIONS.values()):
@@ -301,7 +301,7 @@ def test_who_may_only_see_may_not_act(operator: Client) -> None:
     assert not Request.objects.exists()
 
 
-def test_a_session_acts_with_its_csrf_token_only(site: Path) -> None:
+def test_a_session_without_its_csrf_token_may_not_act(site: Path) -> None:
     running()
     admin = signed_in(admin_user(), enforce_csrf_checks=True)
 
@@ -313,7 +313,7 @@ def test_a_session_acts_with_its_csrf_token_only(site: Path) -> None:
     assert not Request.objects.exists()
 
 
-def test_a_session_with_its_csrf_token_acts(site: Path) -> None:
+def test_a_session_with_its_csrf_token_may_act(site: Path) -> None:
     running()
     admin = signed_in(admin_user(), enforce_csrf_checks=True)
     admin.get("/")
@@ -328,7 +328,7 @@ def test_a_session_with_its_csrf_token_acts(site: Path) -> None:
     assert Request.objects.get().requester == "ada"
 
 
-def test_a_session_cancels_by_get_from_our_own_scripts_only(admin: Client) -> None:
+def test_a_session_may_cancel_by_get_only_from_our_own_scripts(admin: Client) -> None:
     running()
 
     for site, mode in (

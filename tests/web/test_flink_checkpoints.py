@@ -57,7 +57,7 @@ def test_a_run_without_checkpoints_has_the_same_shape_and_no_quantiles() -> None
     assert found["history"] == []
 
 
-def test_counts_and_the_latest_of_each_kind() -> None:
+def test_the_answer_has_counts_and_the_latest_checkpoint_of_each_kind() -> None:
     eventful()
 
     found = read(LIST)
@@ -79,7 +79,7 @@ def test_counts_and_the_latest_of_each_kind() -> None:
     assert [each["id"] for each in found["history"]] == [4, 3, 2, 1]
 
 
-def test_what_a_checkpoint_cost_is_told_in_flinks_words() -> None:
+def test_the_figures_of_a_checkpoint_use_flinks_names() -> None:
     eventful()
 
     (first,) = [each for each in read(LIST)["history"] if each["id"] == 1]
@@ -111,7 +111,7 @@ def test_details_have_every_vertex_whether_it_has_acknowledged_or_not() -> None:
     assert under_way["tasks"][operator_id(Uid("delays"))]["latest_ack_timestamp"] == -1
 
 
-def test_a_subtask_is_told_with_every_figure() -> None:
+def test_a_subtask_is_reported_with_every_figure() -> None:
     eventful()
 
     found = read(f"{LIST}/details/1/subtasks/{JOIN}")
@@ -125,7 +125,7 @@ def test_a_subtask_is_told_with_every_figure() -> None:
     assert found["summary"]["end_to_end_duration"]["avg"] == 47
 
 
-def test_no_part_is_called_aborted_since_no_subtask_tells_of_what_it_gave_up() -> None:
+def test_no_part_is_aborted_since_subtasks_do_not_report_given_up_parts() -> None:
     """The documentation says so.
 
     Flink's `aborted` comes with the figures of a part that was given up; the engine reports figures
@@ -163,7 +163,7 @@ def test_unaligned_subtasks_and_stopping_savepoints_have_types_of_their_own() ->
     assert (subtask["unaligned_checkpoint"], subtask["alignment"]["persisted"]) == (True, 70)
 
 
-def test_what_is_not_kept_any_more_is_not_made_up() -> None:
+def test_deleted_subtask_figures_are_not_invented() -> None:
     eventful()
     SubtaskPhase.objects.filter(checkpoint__checkpoint_id=1).delete()
 
@@ -172,7 +172,7 @@ def test_what_is_not_kept_any_more_is_not_made_up() -> None:
     assert first["latest_ack_timestamp"] - first["trigger_timestamp"] == 80
 
 
-def test_a_checkpoint_that_is_not_there_says_so() -> None:
+def test_an_unknown_checkpoint_is_not_found() -> None:
     eventful()
 
     assert "checkpoint 999" in read(f"{LIST}/details/999", 404)["errors"][0]
@@ -182,7 +182,7 @@ def test_a_checkpoint_that_is_not_there_says_so() -> None:
     assert read(f"{LIST}/details/1/subtasks/{'0' * 32}", 404)
 
 
-def test_the_history_has_ten_and_the_summary_all() -> None:
+def test_the_history_has_ten_checkpoints_and_the_summary_covers_all() -> None:
     story = Story(new_run()).started()
     for _ in range(12):
         story.completed()

@@ -71,7 +71,7 @@ def test_a_savepoint_is_taken_and_disposed_of(cluster: Cluster) -> None:
     assert not Path(path).exists()
 
 
-def test_a_savepoint_has_the_format_that_was_asked_for(cluster: Cluster) -> None:
+def test_a_savepoint_has_the_requested_format(cluster: Cluster) -> None:
     job = cluster.jobs["flights"]
 
     text = done(cluster.flink, "savepoint", "-type", "native", job)
@@ -81,7 +81,7 @@ def test_a_savepoint_has_the_format_that_was_asked_for(cluster: Cluster) -> None
     assert (latest["external_path"], latest["savepointFormat"]) == (path, "NATIVE")
 
 
-def test_a_detached_savepoint_is_not_waited_for(cluster: Cluster) -> None:
+def test_the_client_does_not_wait_for_a_detached_savepoint(cluster: Cluster) -> None:
     job = cluster.jobs["flights"]
 
     (trigger,) = TRIGGER.findall(done(cluster.flink, "savepoint", "-detached", job))
@@ -96,7 +96,7 @@ def test_a_detached_savepoint_is_not_waited_for(cluster: Cluster) -> None:
         ("full-disk", [], "No space is left on the device"),
     ],
 )
-def test_why_there_is_no_savepoint_is_said(
+def test_the_client_says_why_a_savepoint_failed(
     cluster: Cluster, name: str, words: list[str], why: str
 ) -> None:
     status, text = cluster.flink.run("savepoint", cluster.jobs[name], *words)
@@ -119,7 +119,7 @@ def test_a_job_is_drained_and_stopped_with_a_savepoint(cluster: Cluster) -> None
     assert cluster.state("to-drain") == "FINISHED"
 
 
-def test_a_detached_stop_is_not_waited_for(cluster: Cluster) -> None:
+def test_the_client_does_not_wait_for_a_detached_stop(cluster: Cluster) -> None:
     job = cluster.jobs["to-stop"]
 
     (trigger,) = TRIGGER.findall(done(cluster.flink, "stop", "-detached", job))
@@ -142,7 +142,7 @@ def test_a_job_is_cancelled_with_a_savepoint(cluster: Cluster) -> None:
     assert cluster.state("to-save") == "CANCELED"
 
 
-def test_a_stranger_is_told_nothing(cluster: Cluster) -> None:
+def test_a_client_with_a_wrong_token_gets_no_jobs(cluster: Cluster) -> None:
     status, text = cluster.flink.run("list", token="wrong")
 
     assert status == 1

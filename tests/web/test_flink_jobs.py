@@ -42,13 +42,13 @@ def test_a_body_has_flinks_fields_and_no_others() -> None:
     assert [d for route in ROUTES for d in differences(read(route), SHAPES[route], route)] == []
 
 
-def test_a_run_that_has_not_reported_yet_is_told_in_the_same_shape() -> None:
+def test_a_run_that_has_not_reported_yet_has_the_same_shape() -> None:
     new_run()
 
     assert [d for route in ROUTES for d in differences(read(route), SHAPES[route], route)] == []
 
 
-def test_a_job_is_told_with_its_state_times_and_tasks() -> None:
+def test_a_job_is_reported_with_its_state_times_and_tasks() -> None:
     failed_and_recovered()
 
     (line,) = read("jobs/overview")["jobs"]
@@ -60,7 +60,7 @@ def test_a_job_is_told_with_its_state_times_and_tasks() -> None:
     assert read("jobs/ID")["timestamps"]["SUSPENDED"] == 0
 
 
-def test_the_plan_names_operators_by_flinks_ids_and_how_records_reach_them() -> None:
+def test_the_plan_has_flinks_operator_ids_and_ship_strategies() -> None:
     failed_and_recovered()
 
     nodes = {node["id"]: node for node in read("jobs/ID/plan")["plan"]["nodes"]}
@@ -75,7 +75,7 @@ def test_the_plan_names_operators_by_flinks_ids_and_how_records_reach_them() -> 
     assert nodes[operator_id(Uid("flights"))]["description"] == "Source: flights<br/>"
 
 
-def test_an_application_is_its_one_job_and_tells_what_ended_it() -> None:
+def test_an_application_has_one_job_and_reports_what_ended_it() -> None:
     story = failed_and_recovered()
     lives = read("applications/ID")
     nothing = read("applications/ID/exceptions")["exceptionHistory"]["entries"]
@@ -92,7 +92,7 @@ def test_an_application_is_its_one_job_and_tells_what_ended_it() -> None:
     assert (entry["exceptionName"], entry["jobId"]) == ("It broke.", JOB)
 
 
-def test_the_cluster_says_what_holds_for_a_job_that_sets_nothing() -> None:
+def test_the_cluster_configuration_shows_the_defaults_of_a_job() -> None:
     found = {each["key"]: each["value"] for each in read("jobmanager/config")}
 
     assert found["execution.checkpointing.mode"] == "EXACTLY_ONCE"
@@ -121,7 +121,7 @@ def test_a_slot_is_a_task_manager_with_one_slot() -> None:
     assert read("taskmanagers/flights-1-slot-7", 404)
 
 
-def test_the_parallelism_of_a_job_cannot_change_and_it_says_so_as_flink_does() -> None:
+def test_the_resource_requirements_of_a_job_give_flinks_error() -> None:
     failed_and_recovered()
 
     found = read("jobs/ID/resource-requirements", 500)
@@ -132,7 +132,7 @@ def test_the_parallelism_of_a_job_cannot_change_and_it_says_so_as_flink_does() -
     assert read(f"jobs/{'0' * 32}/resource-requirements", 404)
 
 
-def test_failures_come_newest_first_and_no_more_than_asked() -> None:
+def test_failures_come_newest_first_up_to_the_requested_number() -> None:
     failed_and_recovered().tell(
         FailureOccurred(cause="It broke.", vertex=Uid("join"), subtask=1, slot=0, detail="Trace")
     )
@@ -147,7 +147,7 @@ def test_failures_come_newest_first_and_no_more_than_asked() -> None:
     assert not read("jobs/ID/exceptions")["exceptionHistory"]["truncated"]
 
 
-def test_no_failure_has_the_labels_that_are_asked_for() -> None:
+def test_a_filter_by_failure_label_matches_no_failure() -> None:
     failed_and_recovered()
     assert read("jobs/ID/exceptions")["exceptionHistory"]["entries"]
 
@@ -159,7 +159,7 @@ def test_no_failure_has_the_labels_that_are_asked_for() -> None:
         assert "failureLabelFilter" in refused["errors"][0]
 
 
-def test_a_limit_that_is_no_number_is_refused() -> None:
+def test_an_invalid_limit_is_refused() -> None:
     new_run()
 
     for given in ("0", "-1", "many", "1e3", "٣", "9" * 30):
@@ -167,7 +167,7 @@ def test_a_limit_that_is_no_number_is_refused() -> None:
         assert "maxExceptions" in refused["errors"][0]
 
 
-def test_a_job_that_nobody_hears_of_is_not_called_running() -> None:
+def test_a_job_without_heartbeats_is_not_shown_as_running() -> None:
     failed_and_recovered()
     Heartbeat.objects.all().delete()
 
@@ -183,7 +183,7 @@ def test_a_job_that_nobody_hears_of_is_not_called_running() -> None:
         (JobStatus.FAILED, "jobs-failed"),
     ],
 )
-def test_a_job_that_is_over_is_counted_by_how_it_ended(status: JobStatus, field: str) -> None:
+def test_an_ended_job_is_counted_by_how_it_ended(status: JobStatus, field: str) -> None:
     Story(new_run()).started().ended(status)
     Projector().run_once()
 
@@ -193,7 +193,7 @@ def test_a_job_that_is_over_is_counted_by_how_it_ended(status: JobStatus, field:
     assert line["tasks"][status.value.lower()] == 8
 
 
-def test_every_run_that_lives_is_listed_and_the_newest_that_are_over() -> None:
+def test_the_list_has_every_live_run_and_the_newest_ended_ones() -> None:
     living = new_run("old")
     for _ in range(55):
         new_run("many", status=JobStatus.FINISHED.value, ended_at=timezone.now())
@@ -206,12 +206,12 @@ def test_every_run_that_lives_is_listed_and_the_newest_that_are_over() -> None:
     assert read(f"jobs/{job_id('many-1')}/status") == {"status": "FINISHED"}
 
 
-def test_a_job_that_is_not_there_says_so() -> None:
+def test_an_unknown_job_is_answered_with_an_error() -> None:
     for job, status in [("0" * 32, 404), ("ABC", 400), ("x" * 32, 400)]:
         assert list(read(f"jobs/{job}", status)) == ["errors"]
 
 
-def test_a_new_run_is_found_after_others_were() -> None:
+def test_a_new_run_is_found_after_an_earlier_lookup() -> None:
     first = new_run()
     assert read(f"jobs/{job_id(first.run_id)}/status")
 
@@ -241,7 +241,9 @@ def test_a_new_run_is_found_after_others_were() -> None:
         ({}, "Restart with exponential delay: starting at PT0.1S, increasing by"),
     ],
 )
-def test_the_restart_strategy_is_told_in_flinks_words(given: dict[str, str], sentence: str) -> None:
+def test_the_restart_strategy_is_described_in_flinks_words(
+    given: dict[str, str], sentence: str
+) -> None:
     new_run(settings=given)
 
     assert read("jobs/ID/config")["execution-config"]["restart-strategy"].startswith(sentence)

@@ -20,7 +20,7 @@ def folder(settings: Any, tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_page_and_its_files_are_served_to_who_has_signed_in(operator: Client) -> None:
+def test_the_page_and_its_files_are_served_after_a_sign_in(operator: Client) -> None:
     page = operator.get("/flink/")
 
     assert b"".join(page) == b"<base href='./'>Apache Flink Web Dashboard"
@@ -30,11 +30,11 @@ def test_the_page_and_its_files_are_served_to_who_has_signed_in(operator: Client
 
 
 @pytest.mark.parametrize("address", ["/flink/", "/flink/assets/main.js"])
-def test_who_has_not_is_asked_to(address: str) -> None:
+def test_a_visitor_without_a_session_is_sent_to_the_sign_in(address: str) -> None:
     assert Client().get(address)["Location"].startswith("/login/")
 
 
-def test_routes_beside_the_page_answer_401_and_no_page() -> None:
+def test_rest_routes_under_the_page_answer_401_without_a_session() -> None:
     assert Client().get("/flink/jobs/overview").status_code == 401
 
 
@@ -46,7 +46,7 @@ def test_nothing_outside_the_folder_is_served(operator: Client, name: str) -> No
     assert "secret" not in str(answer.get("Location", ""))
 
 
-def test_only_this_page_has_its_policy(operator: Client) -> None:
+def test_only_the_flink_page_has_its_content_security_policy(operator: Client) -> None:
     policy = operator.get("/flink/")["Content-Security-Policy"]
 
     assert "base-uri 'self'" in policy

@@ -111,7 +111,7 @@ def test_the_graph_shows_how_busy_each_vertex_is(page: Page, jobs: dict[str, str
         ("backpressure", ["Back Pressure Status: OK", *(f"{i} 10% 40% 50% OK" for i in "01")]),
     ],
 )
-def test_the_drawer_of_a_vertex(
+def test_the_drawer_of_a_vertex_shows_the_rows_of_each_tab(
     page: Page, jobs: dict[str, str], tab: str, rows: list[str]
 ) -> None:
     go_to(page, jobs, f"overview/{JOIN}/{tab}")
@@ -134,7 +134,7 @@ def test_a_metric_of_a_subtask_is_drawn(page: Page, jobs: dict[str, str]) -> Non
     page.wait_for_function(IS_DRAWN)
 
 
-def test_failures_are_told(page: Page, jobs: dict[str, str]) -> None:
+def test_failures_are_shown(page: Page, jobs: dict[str, str]) -> None:
     go_to(page, jobs, "exceptions")
 
     shows(page, r"Slot 1 \(pid 101\) is gone: killed\.")
@@ -149,7 +149,7 @@ def test_the_timeline_is_drawn(page: Page, jobs: dict[str, str]) -> None:
     page.wait_for_function(IS_DRAWN)
 
 
-def test_the_configuration_is_told(page: Page, jobs: dict[str, str]) -> None:
+def test_the_configuration_is_shown(page: Page, jobs: dict[str, str]) -> None:
     go_to(page, jobs, "configuration")
 
     shows(page, "Restart with exponential delay")
@@ -190,7 +190,7 @@ def test_the_configuration_is_told(page: Page, jobs: dict[str, str]) -> None:
         ("Configuration", ["Checkpointing Mode Exactly Once", "Interval 1s 0ms"]),
     ],
 )
-def test_the_tabs_of_checkpoints(
+def test_the_checkpoint_tabs_show_their_rows(
     page: Page, jobs: dict[str, str], tab: str, rows: list[str]
 ) -> None:
     go_to(page, jobs, "checkpoints")
@@ -201,7 +201,7 @@ def test_the_tabs_of_checkpoints(
         shows(page, row)
 
 
-def test_a_checkpoint_is_told_by_operator_and_subtask(page: Page, jobs: dict[str, str]) -> None:
+def test_a_checkpoint_is_shown_by_operator_and_subtask(page: Page, jobs: dict[str, str]) -> None:
     go_to(page, jobs, "checkpoints")
     page.locator("flink-job-checkpoints").get_by_text("History", exact=True).click()
 

@@ -26,7 +26,7 @@ BODIES: dict[str, object] = {
 DOCS = HERE.parents[1] / "docs" / "how-to" / "flink-tools.md"
 
 
-def test_what_is_absent_is_what_the_documentation_says_is_absent() -> None:
+def test_the_absent_routes_are_those_that_the_documentation_lists() -> None:
     listed = absent_on_purpose()
 
     assert {route for route in ROUTES if not is_answered(route)} == {
@@ -36,7 +36,7 @@ def test_what_is_absent_is_what_the_documentation_says_is_absent() -> None:
         assert any(names(each, route) for route in ROUTES), f"{each} is no address of Flink's"
 
 
-def test_no_address_is_made_up() -> None:
+def test_every_address_of_ours_is_one_of_flinks() -> None:
     ours = {
         re.sub(r"<[^>]*>", ":", str(pattern.pattern))
         for pattern in urls.urlpatterns
@@ -47,7 +47,7 @@ def test_no_address_is_made_up() -> None:
 
 
 @pytest.mark.parametrize("route", BODIES)
-def test_what_a_flink_sent_has_the_fields_that_ours_must_have(route: str) -> None:
+def test_recorded_bodies_of_flink_have_the_fields_required_of_ours(route: str) -> None:
     assert differences(BODIES[route], SHAPES[route], route) == []
 
 

@@ -46,7 +46,7 @@ def test_bodies_have_flinks_fields_and_no_others() -> None:
     assert read(f"{HERE}/jm-operator-metrics") == []
 
 
-def test_without_a_sample_nothing_is_made_up() -> None:
+def test_without_a_sample_no_values_are_invented() -> None:
     Story(new_run()).started()
     Projector().run_once()
 
@@ -58,7 +58,7 @@ def test_without_a_sample_nothing_is_made_up() -> None:
     assert not read(HERE)["subtasks"][0]["metrics"]["read-records-complete"]
 
 
-def test_a_subtask_is_told_with_its_slot_attempt_and_records() -> None:
+def test_a_subtask_is_reported_with_its_slot_attempt_and_records() -> None:
     running().slot_killed().sampled()
     Projector().run_once()
 
@@ -92,7 +92,7 @@ def test_bytes_that_an_older_engine_did_not_count_are_not_complete() -> None:
     assert ("numBytesIn" in names, "numBytesOut" in names) == (False, True)
 
 
-def test_slots_that_are_gone_are_not_named() -> None:
+def test_slots_of_an_ended_run_are_not_listed() -> None:
     Story(new_run()).started().sampled().ended()
     Projector().run_once()
 
@@ -103,7 +103,7 @@ def test_slots_that_are_gone_are_not_named() -> None:
     assert read("jobs/ID/execution-result") == {"status": {"id": "COMPLETED"}}
 
 
-def test_one_subtask_says_what_its_vertex_says_of_it() -> None:
+def test_a_subtask_alone_has_the_same_figures_as_in_its_vertex() -> None:
     running().slot_killed().sampled()
     Projector().run_once()
     # The times advance between two requests.
@@ -126,7 +126,7 @@ def test_one_subtask_says_what_its_vertex_says_of_it() -> None:
         assert "errors" in read(f"{HERE}/subtasks/{index}", status), index
 
 
-def test_a_vertex_with_a_parallelism_of_its_own_has_so_many_subtasks() -> None:
+def test_a_vertex_with_its_own_parallelism_has_that_many_subtasks() -> None:
     running()
     give_parallelism("flights-1", "join", 3)
 
@@ -177,11 +177,11 @@ def test_backpressure_is_the_worst_of_the_subtasks() -> None:
 @pytest.mark.parametrize(
     ("ratio", "level"), [(0.0, "ok"), (0.1, "ok"), (0.11, "low"), (0.5, "low"), (0.51, "high")]
 )
-def test_levels_begin_where_flinks_do(ratio: float, level: str) -> None:
+def test_backpressure_levels_begin_at_flinks_thresholds(ratio: float, level: str) -> None:
     assert vertices.level(ratio) == level
 
 
-def test_watermarks_come_into_vertices_that_have_inputs() -> None:
+def test_only_vertices_with_inputs_have_input_watermarks() -> None:
     running()
 
     assert read(f"{HERE}/watermarks") == [
@@ -218,7 +218,7 @@ def test_metrics_over_subtasks_and_jobs_are_aggregated_as_asked() -> None:
     assert {"id": "numRestarts"} in read("jobs/metrics")
 
 
-def test_only_the_subtasks_that_are_asked_for_are_aggregated() -> None:
+def test_only_the_requested_subtasks_are_aggregated() -> None:
     running()
     sample = Sample.objects.get()
     for each in sample.subtasks:
@@ -244,7 +244,7 @@ def test_only_the_subtasks_that_are_asked_for_are_aggregated() -> None:
     assert total("x,1") == [11.0]
 
 
-def test_only_the_jobs_that_are_asked_for_are_aggregated() -> None:
+def test_only_the_requested_jobs_are_aggregated() -> None:
     running()
     Story(new_run("other")).started().completed().completed()
     Projector().run_once()
@@ -261,7 +261,7 @@ def test_only_the_jobs_that_are_asked_for_are_aggregated() -> None:
         assert "(jobs)" in read("jobs/metrics", 400, jobs=given)["errors"][0]
 
 
-def test_a_parameter_that_is_given_again_goes_on_with_the_list() -> None:
+def test_a_repeated_parameter_extends_the_list() -> None:
     running()
 
     found = bearer().get(f"/v1/jobs/{JOB}/metrics?get=numRestarts&get=totalNumberOfCheckpoints")
@@ -269,7 +269,7 @@ def test_a_parameter_that_is_given_again_goes_on_with_the_list() -> None:
     assert [each["id"] for each in found.json()] == ["numRestarts", "totalNumberOfCheckpoints"]
 
 
-def test_what_is_not_there_says_so() -> None:
+def test_unknown_names_are_not_found() -> None:
     running()
 
     assert read(f"jobs/ID/vertices/{'0' * 32}", 404)

@@ -94,7 +94,7 @@ def test_a_trigger_is_followed_to_its_end(
     assert [each for each in flink.requests if row.trigger_id in each] == []
 
 
-def test_a_failure_of_flink_is_the_end_in_its_own_words(flink: RecordedFlink) -> None:
+def test_a_failure_in_flink_ends_the_action_with_flinks_message(flink: RecordedFlink) -> None:
     row = asked(flink, FlinkActionKind.SAVEPOINT, directory="file:///proc/nothing")
     look(row)
     recorded(flink, row, "savepoint_failed")
@@ -104,7 +104,7 @@ def test_a_failure_of_flink_is_the_end_in_its_own_words(flink: RecordedFlink) ->
     assert "\n" not in row.problem
 
 
-def test_a_job_is_cancelled_when_flink_says_so(flink: RecordedFlink) -> None:
+def test_a_cancel_succeeds_only_when_flink_reports_canceled(flink: RecordedFlink) -> None:
     row = asked(flink, FlinkActionKind.CANCEL)
 
     assert look(row).state == FlinkActionState.ACCEPTED
@@ -116,7 +116,7 @@ def test_a_job_is_cancelled_when_flink_says_so(flink: RecordedFlink) -> None:
         asked(flink, FlinkActionKind.SAVEPOINT)
 
 
-def test_a_job_that_ends_by_itself_was_not_cancelled(flink: RecordedFlink) -> None:
+def test_a_cancel_fails_when_the_job_ends_by_itself(flink: RecordedFlink) -> None:
     row = asked(flink, FlinkActionKind.CANCEL)
     look(row)
     flink.job["state"] = "FINISHED"
@@ -125,7 +125,9 @@ def test_a_job_that_ends_by_itself_was_not_cancelled(flink: RecordedFlink) -> No
     assert "it had ended by itself as FINISHED" in row.problem
 
 
-def test_a_worker_that_dies_after_flink_took_it_sends_nothing_again(flink: RecordedFlink) -> None:
+def test_an_action_that_flink_accepted_is_not_sent_again_after_a_worker_died(
+    flink: RecordedFlink,
+) -> None:
     row = asked(flink, FlinkActionKind.SAVEPOINT)
     flink.loses_answers = True
     assert look(row).state == FlinkActionState.SENT  # as after a kill: no answer was stored
@@ -137,7 +139,7 @@ def test_a_worker_that_dies_after_flink_took_it_sends_nothing_again(flink: Recor
 
 
 @pytest.mark.parametrize("kind", [FlinkActionKind.SAVEPOINT, FlinkActionKind.STOP])
-def test_a_worker_that_dies_before_it_sends_has_it_sent_again_with_a_word(
+def test_an_action_that_a_dead_worker_did_not_send_is_sent_with_a_note(
     flink: RecordedFlink, kind: FlinkActionKind
 ) -> None:
     row = asked(flink, kind)
@@ -153,7 +155,7 @@ def test_a_worker_that_dies_before_it_sends_has_it_sent_again_with_a_word(
     assert "sent again under the same id" in row.note
 
 
-def test_what_flink_may_have_forgotten_is_never_sent_again(flink: RecordedFlink) -> None:
+def test_an_action_that_flink_may_have_forgotten_is_never_sent_again(flink: RecordedFlink) -> None:
     row = asked(flink, FlinkActionKind.SAVEPOINT)
     FlinkAction.objects.update(
         state=FlinkActionState.SENT, sent_at=timezone.now() - SEND_AGAIN_WITHIN * 2, sent_count=1
@@ -164,7 +166,9 @@ def test_what_flink_may_have_forgotten_is_never_sent_again(flink: RecordedFlink)
     assert flink.triggers == {}
 
 
-def test_a_trigger_that_flink_took_and_forgot_has_no_known_outcome(flink: RecordedFlink) -> None:
+def test_a_trigger_that_flink_accepted_and_forgot_has_no_known_outcome(
+    flink: RecordedFlink,
+) -> None:
     row = asked(flink, FlinkActionKind.STOP)
     look(row)
     flink.triggers.clear()  # as on another JobManager
@@ -175,7 +179,7 @@ def test_a_trigger_that_flink_took_and_forgot_has_no_known_outcome(flink: Record
     assert row.state == FlinkActionState.WAITING
 
 
-def test_what_waits_for_a_dead_cluster_ends_unsent(flink: RecordedFlink) -> None:
+def test_an_action_for_a_dead_cluster_fails_unsent_or_ends_unknown(flink: RecordedFlink) -> None:
     waiting, sent = asked(flink, FlinkActionKind.CHECKPOINT), asked(flink, FlinkActionKind.STOP)
     FlinkAction.objects.filter(pk=sent.pk).update(
         state=FlinkActionState.ACCEPTED, sent_at=timezone.now(), sent_count=1
@@ -192,7 +196,7 @@ def test_what_waits_for_a_dead_cluster_ends_unsent(flink: RecordedFlink) -> None
     assert sent.state == FlinkActionState.UNKNOWN
 
 
-def test_a_cluster_that_cannot_be_reached_has_been_sent_nothing(flink: RecordedFlink) -> None:
+def test_an_action_for_an_unreachable_cluster_stays_unsent(flink: RecordedFlink) -> None:
     row = asked(flink, FlinkActionKind.SAVEPOINT)
     cluster = FlinkCluster.objects.get()
     dead = looking.FlinkRest("http://127.0.0.1:1", {}, before_each=lambda: None)
@@ -204,7 +208,7 @@ def test_a_cluster_that_cannot_be_reached_has_been_sent_nothing(flink: RecordedF
     assert (row.state, row.sent_count, row.sent_at) == (FlinkActionState.WAITING, 0, None)
 
 
-def test_there_is_one_open_action_of_a_kind_and_one_end(flink: RecordedFlink) -> None:
+def test_each_kind_has_one_open_action_and_an_action_ends_once(flink: RecordedFlink) -> None:
     row = asked(flink, FlinkActionKind.SAVEPOINT)
     with pytest.raises(Rejected, match="is under way already"):
         asked(flink, FlinkActionKind.SAVEPOINT)
@@ -216,7 +220,7 @@ def test_there_is_one_open_action_of_a_kind_and_one_end(flink: RecordedFlink) ->
     assert (row.state, row.problem) == (FlinkActionState.FAILED, "first")
 
 
-def test_an_admin_asks_on_the_page_and_the_audit_log_keeps_it(
+def test_an_admin_starts_an_action_on_the_page_and_the_audit_log_keeps_it(
     flink: RecordedFlink, admin: Client, operator: Client
 ) -> None:
     page = f"/flink-clusters/prod/jobs/{flink.jid}/"
@@ -245,7 +249,7 @@ def test_an_admin_asks_on_the_page_and_the_audit_log_keeps_it(
     assert logged.subject == f"Flink job prod/{flink.jid}"
 
 
-def test_programs_ask_by_the_api_and_need_the_right_to_act(flink: RecordedFlink) -> None:
+def test_the_api_starts_actions_for_tokens_that_may_act(flink: RecordedFlink) -> None:
     path = f"/api/flink-clusters/prod/jobs/{flink.jid}/actions"
     acting = bearer(TokenScope.ACT)
     reading = bearer(TokenScope.READ, name="reader")
@@ -264,7 +268,7 @@ def test_programs_ask_by_the_api_and_need_the_right_to_act(flink: RecordedFlink)
     assert [each["key"] for each in reading.get(path).json()] == [row.pk]
 
 
-def test_the_command_carries_it_out(
+def test_the_command_carries_out_an_action(
     flink: RecordedFlink, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = flink.bodies["savepoint_done"]["body"]

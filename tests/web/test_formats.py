@@ -23,7 +23,7 @@ from ftdash.ui.templatetags.formats import breakable
         (187_200_000, "2 d 4 h"),
     ],
 )
-def test_durations(milliseconds: float | None, written: str) -> None:
+def test_durations_are_formatted_with_their_unit(milliseconds: float | None, written: str) -> None:
     assert formats.duration(milliseconds) == written
 
 
@@ -40,7 +40,7 @@ def test_durations(milliseconds: float | None, written: str) -> None:
         (3_200_000_000, "3.20 GB"),
     ],
 )
-def test_sizes(byte_count: int | None, written: str) -> None:
+def test_sizes_are_formatted_with_their_unit(byte_count: int | None, written: str) -> None:
     assert formats.size(byte_count) == written
 
 
@@ -55,7 +55,7 @@ def test_sizes(byte_count: int | None, written: str) -> None:
         (3_210_000.0, "3.21 M/s"),
     ],
 )
-def test_rates(per_second: float | None, written: str) -> None:
+def test_rates_are_formatted_with_their_unit(per_second: float | None, written: str) -> None:
     assert formats.rate(per_second) == written
 
 
@@ -65,7 +65,7 @@ def test_unknown_is_never_written_as_zero() -> None:
         assert write(0) != formats.UNKNOWN
 
 
-def test_moments_are_written_in_utc_whatever_zone_they_come_in() -> None:
+def test_times_of_any_zone_are_written_in_utc() -> None:
     there = datetime(2026, 11, 21, 16, 2, 11, tzinfo=timezone(timedelta(hours=2)))
 
     assert formats.utc(there) == "2026-11-21 14:02:11 UTC"

@@ -99,7 +99,7 @@ def test_the_driver_of_the_run_that_wrote_the_point_is_asked_once(
     ],
     ids=["a page of operators", "a replay"],
 )
-def test_a_damaged_manifest_is_damage_too(path: str, find: Callable[[str], object]) -> None:
+def test_a_damaged_manifest_counts_as_damage(path: str, find: Callable[[str], object]) -> None:
     run = wrote(path)
     (Path(path) / "manifest.json").write_bytes(b"torn")
 
@@ -110,7 +110,7 @@ def test_a_damaged_manifest_is_damage_too(path: str, find: Callable[[str], objec
 
 
 @pytest.mark.parametrize(("claim_mode", "count"), [(ClaimMode.CLAIM, 1), (ClaimMode.NO_CLAIM, 0)])
-def test_a_run_is_asked_about_the_point_that_it_has_claimed(
+def test_a_run_is_asked_about_a_point_only_if_it_claimed_the_point(
     path: str, claim_mode: ClaimMode, count: int
 ) -> None:
     first = wrote(path)
@@ -123,7 +123,7 @@ def test_a_run_is_asked_about_the_point_that_it_has_claimed(
     assert (len(asked(run)), asked(first)) == (count, [])
 
 
-def test_nothing_is_asked_about_a_whole_point_nor_of_a_run_that_is_over(path: str) -> None:
+def test_no_driver_is_asked_for_a_whole_point_or_for_an_ended_run(path: str) -> None:
     run = wrote(path)
     assert point_services.preflight(Restore(pipeline=NAME, path=path)).is_possible
     before = asked(run)
@@ -135,7 +135,7 @@ def test_nothing_is_asked_about_a_whole_point_nor_of_a_run_that_is_over(path: st
     assert (before, asked(run)) == ([], [])
 
 
-def test_a_refusal_for_another_reason_than_damage_asks_nothing(path: str) -> None:
+def test_a_refusal_without_damage_asks_no_driver(path: str) -> None:
     run = wrote(path)
 
     found = point_services.preflight(Restore(pipeline=NAME, path=path, parallelism=100_000))

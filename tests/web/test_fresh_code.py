@@ -83,7 +83,7 @@ def path(site: Path, tmp_path: Path) -> str:
 
 
 @pytest.mark.usefixtures("stays")
-def test_a_renamed_operator_is_seen_by_the_preflight_of_a_server_that_runs(
+def test_the_preflight_of_a_running_server_sees_a_renamed_operator(
     admin: Client, edit: Edit, path: str
 ) -> None:
     address, asked = "/pipelines/views/restore/verdict/", {"path": path, "parallelism": "2"}
@@ -100,7 +100,7 @@ def test_a_renamed_operator_is_seen_by_the_preflight_of_a_server_that_runs(
         point_services.restore(Restore(pipeline="views", path=path), requester="ann", reason="x")
 
 
-def test_a_renamed_operator_is_mapped_by_hand_on_the_page_of_the_restore(
+def test_a_renamed_operator_is_mapped_by_hand_on_the_restore_page(
     admin: Client, edit: Edit, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit('uid="views"', 'uid="views-per-app"')
@@ -158,7 +158,7 @@ def test_a_start_that_leaves_state_behind_is_confirmed_in_the_api(
 
 
 @pytest.mark.usefixtures("edit")
-def test_a_gap_is_accepted_on_the_page_of_the_restore_and_then_shown_as_lost(
+def test_a_gap_accepted_on_the_restore_page_is_then_shown_as_lost(
     admin: Client, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gap = Gap(source=Uid("events"), split="s", first=5, last=9, records=5)
@@ -206,7 +206,7 @@ def test_a_gap_is_accepted_on_the_page_of_the_restore_and_then_shown_as_lost(
 
 
 @pytest.mark.usefixtures("stays")
-def test_the_code_of_a_preflight_is_named_by_its_digest(edit: Edit, path: str) -> None:
+def test_a_preflight_names_its_code_by_digest(edit: Edit, path: str) -> None:
     asked = Restore(pipeline="views", path=path)
 
     texts = [code_of(point_services.preflight(asked))]
@@ -218,7 +218,7 @@ def test_the_code_of_a_preflight_is_named_by_its_digest(edit: Edit, path: str) -
 
 
 @pytest.mark.usefixtures("stays")
-def test_a_form_has_the_parameters_that_the_code_has_now(admin: Client, edit: Edit) -> None:
+def test_the_form_has_the_current_parameters_of_the_code(admin: Client, edit: Edit) -> None:
     edit('Parameter("repeat"', 'Parameter("speed", "1", "of reading"),\n        Parameter("repeat"')
 
     form = admin.get(reverse("submit"), {"flow": FLOW}).content.decode()
@@ -227,7 +227,7 @@ def test_a_form_has_the_parameters_that_the_code_has_now(admin: Client, edit: Ed
 
 
 @pytest.mark.usefixtures("stays")
-def test_code_that_breaks_or_ends_its_process_is_named_and_harms_no_server(
+def test_code_that_breaks_or_exits_is_reported_and_does_not_harm_the_server(
     edit: Edit, path: str
 ) -> None:
     asked = Restore(pipeline="views", path=path)
@@ -241,7 +241,7 @@ def test_code_that_breaks_or_ends_its_process_is_named_and_harms_no_server(
     assert "ZeroDivisionError" in broken.refusals[0]
 
 
-def test_broken_code_is_refused_with_its_traceback_and_may_print(edit: Edit) -> None:
+def test_broken_code_is_refused_with_its_traceback_and_code_may_print(edit: Edit) -> None:
     asked = code_process.ItsParameters(flow=FLOW, jobs_root="/nowhere")
     edit("KEYS = COLUMNS[:2]", "KEYS = COLUMNS[:2]\nprint('{}')")
 
@@ -254,7 +254,9 @@ def test_broken_code_is_refused_with_its_traceback_and_may_print(edit: Edit) -> 
     assert "COLUMNS.gone()" in refused.value.traceback
 
 
-def test_code_that_hangs_is_ended(edit: Edit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_code_is_ended_after_the_timeout(
+    edit: Edit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     edit("import pyarrow as pa", "import pyarrow as pa\nimport threading\nthreading.Event().wait()")
     monkeypatch.setattr(code_process, "TIMEOUT_S", 5.0)
 

@@ -92,13 +92,13 @@ def test_a_game_day_goes_from_its_fault_to_its_proof(
         ({"status": JobStatus.FINISHED}, "The run was FINISHED before the fault took effect."),
     ],
 )
-def test_what_did_not_take_effect_did_not_happen(change: dict[str, Any], why: str) -> None:
+def test_a_fault_without_effect_counts_as_not_happened(change: dict[str, Any], why: str) -> None:
     judgement = judge(replace(INJECTED, **change))
 
     assert (judgement.verdict, judgement.why) == (Verdict.NOT_HAPPENED, why)
 
 
-def test_what_the_driver_may_still_do_is_waited_for() -> None:
+def test_the_verdict_waits_while_the_driver_may_still_act() -> None:
     late = replace(INJECTED, now=AT + EFFECT_WITHIN + SECOND, may_still_happen=True)
     why = "Slot 1 did not come to 'aligning' within 220 s; it is not killed any more."
 
@@ -131,7 +131,7 @@ def test_a_fault_that_takes_longer_by_design_is_given_longer() -> None:
         ),
     ],
 )
-def test_what_does_not_come_back_or_is_not_right_has_failed(seen: Seen, why: str) -> None:
+def test_a_run_that_does_not_recover_or_has_wrong_output_has_failed(seen: Seen, why: str) -> None:
     judgement = judge(seen)
 
     assert (judgement.verdict, judgement.why) == (Verdict.FAILED, why)
@@ -166,23 +166,23 @@ def test_what_does_not_come_back_or_is_not_right_has_failed(seen: Seen, why: str
         ),
     ],
 )
-def test_what_nobody_could_prove_is_not_called_proven(seen: Seen, why: str) -> None:
+def test_a_recovery_without_a_proof_is_unproven(seen: Seen, why: str) -> None:
     judgement = judge(seen)
 
     assert (judgement.verdict, judgement.why) == (Verdict.UNPROVEN, why)
 
 
-def test_a_run_that_has_finished_after_its_recovery_is_judged_like_one_that_goes_on() -> None:
+def test_a_run_that_finished_after_recovery_is_judged_like_a_running_one() -> None:
     assert judge(replace(PROVEN, status=JobStatus.FINISHED)).verdict is Verdict.PASSED
 
 
-def test_what_it_was_judged_by_can_be_kept_and_read_again() -> None:
+def test_the_observations_behind_a_verdict_can_be_stored_and_read_again() -> None:
     kept = msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(PROVEN)))
 
     assert msgspec.convert(kept, Seen) == PROVEN
 
 
-def test_findings_tell_what_was_measured() -> None:
+def test_findings_report_what_was_measured() -> None:
     unread = SinkProof("mail", False, None)
     seen = replace(PROVEN, audit=replace(RIGHT, proofs=[*RIGHT.proofs, unread]))
 
@@ -204,7 +204,7 @@ def test_findings_tell_what_was_measured() -> None:
     ]
 
 
-def test_findings_of_what_did_not_happen_are_none() -> None:
+def test_a_fault_that_did_not_happen_has_no_findings() -> None:
     assert findings(INJECTED) == []
     assert findings(replace(FAILED, refusal="It is gone.")) == []
 
@@ -224,7 +224,7 @@ def test_findings_of_what_did_not_happen_are_none() -> None:
         ),
     ],
 )
-def test_an_audit_that_proves_nothing_is_told_as_such(
+def test_a_difference_or_an_impossible_audit_is_reported_as_such(
     audit: AuditFound, outcome: Outcome, told: str
 ) -> None:
     last = findings(replace(COMMITTED, audit=audit))[-1]
@@ -232,7 +232,7 @@ def test_an_audit_that_proves_nothing_is_told_as_such(
     assert (last.outcome, last.text) == (outcome, told)
 
 
-def test_a_recovery_from_the_beginning_and_further_failures_are_told() -> None:
+def test_a_recovery_from_the_beginning_and_further_failures_are_reported() -> None:
     seen = replace(RUNNING, measures=Measures(recovery_ms=300.0, further_failures=2))
 
     texts = [each.text for each in findings(seen)]
@@ -241,7 +241,7 @@ def test_a_recovery_from_the_beginning_and_further_failures_are_told() -> None:
     assert "2 further failures in the meantime." in texts
 
 
-def test_the_score_has_a_line_for_each_fault_and_medians_of_what_took_effect() -> None:
+def test_the_score_has_a_line_per_fault_with_medians_of_effective_faults() -> None:
     never = scored(Verdict.NOT_HAPPENED, recovery_ms=5_000.0, detection_ms=5_000.0)
     days = [
         scored(Verdict.PASSED, recovery_ms=100.0, detection_ms=1.0),
@@ -268,7 +268,7 @@ def test_the_score_has_a_line_for_each_fault_and_medians_of_what_took_effect() -
     assert (driver.runs, driver.recovery_ms, driver.slowest_recovery_ms) == (1, None, None)
 
 
-def test_no_game_day_no_score() -> None:
+def test_without_game_days_the_scoreboard_is_empty() -> None:
     assert scoreboard([]) == []
 
 

@@ -101,7 +101,7 @@ def worker() -> Iterator[Callable[[], psutil.Process]]:
         each.communicate()
 
 
-def test_a_killed_slot_is_followed_to_a_verdict_that_an_audit_gives() -> None:
+def test_a_killed_slot_is_followed_until_an_audit_gives_the_verdict() -> None:
     story = running()
     key = asked(Fault.KILL_SLOT, slot=1)
 
@@ -129,7 +129,7 @@ def test_a_killed_slot_is_followed_to_a_verdict_that_an_audit_gives() -> None:
     assert queries.game_day(key) == day
 
 
-def test_an_output_that_is_not_as_recorded_has_failed_whatever_the_recovery_was() -> None:
+def test_output_that_differs_from_the_record_fails_despite_a_good_recovery() -> None:
     key, _ = recovered()
     audited(Audit.objects.get(), up_to=3, differs=True)
 
@@ -141,7 +141,7 @@ def test_an_output_that_is_not_as_recorded_has_failed_whatever_the_recovery_was(
     )
 
 
-def test_what_another_run_took_the_place_of_is_not_proven_and_no_audit_is_asked_for() -> None:
+def test_a_replaced_run_stays_unproven_and_no_audit_is_started() -> None:
     story = running()
     key = asked(Fault.KILL_SLOT, slot=1)
     hit(key, story)
@@ -156,7 +156,7 @@ def test_what_another_run_took_the_place_of_is_not_proven_and_no_audit_is_asked_
     assert not Audit.objects.exists()
 
 
-def test_an_audit_that_was_begun_is_waited_for_when_another_run_begins() -> None:
+def test_an_audit_under_way_is_awaited_when_another_run_begins() -> None:
     key, story = recovered()
     assert carried_on(key).audit_key is not None
     fold(story.answered(Request.objects.get()).ended(JobStatus.CANCELED))
@@ -167,7 +167,7 @@ def test_an_audit_that_was_begun_is_waited_for_when_another_run_begins() -> None
     assert carried_on(key).verdict is Verdict.PASSED
 
 
-def test_an_audit_begun_before_the_recovery_is_not_taken_for_its_proof() -> None:
+def test_an_audit_begun_before_the_recovery_does_not_prove_it() -> None:
     story = running()
     key = asked(Fault.KILL_SLOT, slot=1)
     hit(key, story)
@@ -183,7 +183,7 @@ def test_an_audit_begun_before_the_recovery_is_not_taken_for_its_proof() -> None
     assert carried_on(key).audit_key not in (None, early.pk)
 
 
-def test_what_is_proven_of_the_run_before_says_nothing() -> None:
+def test_a_proof_of_the_previous_run_does_not_count() -> None:
     key, _ = recovered()
     audited(Audit.objects.get(), up_to=3, of_run="flights-0")
 
@@ -203,7 +203,7 @@ def test_a_kill_that_the_driver_refuses_did_not_happen() -> None:
 
 
 @pytest.mark.parametrize("fault", [*MOMENTS, *DRIVER_MOMENTS, *RECOVERY_MOMENTS])
-def test_a_kill_at_a_named_point_is_asked_of_the_driver_and_given_until_the_next_checkpoint(
+def test_the_driver_gets_until_the_next_checkpoint_for_a_kill_at_a_named_point(
     fault: Fault,
 ) -> None:
     running()
@@ -223,7 +223,7 @@ def test_a_kill_at_a_named_point_is_asked_of_the_driver_and_given_until_the_next
 
 
 @pytest.mark.parametrize("fault", [Fault.KILL_SLOT_ALIGNING, Fault.KILL_DRIVER_PUBLISHED])
-def test_a_day_does_not_end_while_somebody_may_still_be_killed(fault: Fault) -> None:
+def test_a_game_day_does_not_end_while_a_kill_may_still_happen(fault: Fault) -> None:
     running()
     key = asked(fault, slot=1)
     services.carry_on(key)
@@ -238,7 +238,7 @@ def test_a_day_does_not_end_while_somebody_may_still_be_killed(fault: Fault) -> 
     assert (day.verdict, day.why) == (Verdict.NOT_HAPPENED, why)
 
 
-def test_a_kill_that_nobody_heard_of_ends_with_its_withdrawal() -> None:
+def test_a_kill_that_was_never_delivered_ends_as_withdrawn() -> None:
     running()
     key = asked(Fault.KILL_SLOT, slot=1)
     services.carry_on(key)
@@ -259,7 +259,7 @@ def test_every_moment_of_a_kill_is_a_fault_of_game_days() -> None:
 
 
 @pytest.mark.parametrize("fault", [*KILLED_TWICE, *RECOVERY_MOMENTS])
-def test_a_kill_within_a_recovery_counts_once_the_driver_has_said_so(fault: Fault) -> None:
+def test_a_kill_within_a_recovery_counts_after_the_driver_confirmed_it(fault: Fault) -> None:
     story = running()
     key = asked(fault, slot=1)
     hit(key, story)
@@ -272,7 +272,9 @@ def test_a_kill_within_a_recovery_counts_once_the_driver_has_said_so(fault: Faul
 
 
 @pytest.mark.parametrize(("fault", "further"), [(Fault.KILL_SLOT, 1), (Fault.KILL_SLOT_OPENED, 0)])
-def test_the_second_kill_of_a_fault_is_no_further_failure(fault: Fault, further: int) -> None:
+def test_a_second_kill_is_no_further_failure_if_the_fault_kills_twice(
+    fault: Fault, further: int
+) -> None:
     story = running()
     key = asked(fault, slot=1)
     hit(key, story)
@@ -307,7 +309,7 @@ def test_several_recoveries_in_a_row_count_from_the_first_failure() -> None:
     assert measures.detection_ms == 12.0
 
 
-def test_late_words_of_the_attempt_before_are_counted() -> None:
+def test_late_messages_of_the_previous_attempt_are_counted() -> None:
     story = running()
     key = asked(Fault.KILL_SLOT, slot=1)
     hit(key, story)
@@ -317,7 +319,7 @@ def test_late_words_of_the_attempt_before_are_counted() -> None:
     assert carried_on(key).measures.late_refused == 1
 
 
-def test_a_slot_is_stopped_and_continued_when_it_has_been_replaced(
+def test_a_frozen_slot_is_continued_after_it_was_replaced(
     process: Callable[[str], psutil.Process],
 ) -> None:
     story = running()
@@ -340,7 +342,7 @@ def test_a_slot_is_stopped_and_continued_when_it_has_been_replaced(
     assert carried_on(key).state is GameDayState.AUDITING
 
 
-def test_a_slot_that_was_stopped_is_continued_however_the_game_day_ends(
+def test_a_frozen_slot_is_continued_when_the_run_is_cancelled(
     process: Callable[[str], psutil.Process],
 ) -> None:
     story = running()
@@ -355,7 +357,7 @@ def test_a_slot_that_was_stopped_is_continued_however_the_game_day_ends(
     wait_until(lambda: slot.status() != psutil.STATUS_STOPPED)
 
 
-def test_a_frozen_slot_is_given_the_time_after_which_it_is_missed() -> None:
+def test_a_game_day_gives_a_frozen_slot_its_heartbeat_timeout_to_fail() -> None:
     running()
     Run.objects.update(settings={"heartbeat.timeout": "40 s"})
     key = asked(Fault.FREEZE_SLOT, slot=1)
@@ -365,7 +367,7 @@ def test_a_frozen_slot_is_given_the_time_after_which_it_is_missed() -> None:
     assert carried_on(key).verdict is None
 
 
-def test_a_slot_that_can_write_no_file_is_let_go_once_a_checkpoint_has_failed(
+def test_a_slot_that_cannot_write_is_released_once_a_checkpoint_failed(
     process: Callable[[str], psutil.Process],
 ) -> None:
     story = running()
@@ -411,7 +413,7 @@ def test_a_slot_that_fails_because_it_cannot_write_is_followed_through_its_recov
     assert carried_on(key).measures.recovery_ms == 300.0
 
 
-def test_a_checkpoint_that_fails_is_no_effect_of_a_kill() -> None:
+def test_a_failed_checkpoint_is_not_the_effect_of_a_kill() -> None:
     story = running()
     key = asked(Fault.KILL_SLOT, slot=1)
     hit(key, story)
@@ -425,7 +427,7 @@ def test_a_checkpoint_that_fails_is_no_effect_of_a_kill() -> None:
     assert carried_on(key).state is GameDayState.INJECTED
 
 
-def test_a_slot_whose_storage_is_slow_is_seen_in_its_uploads_and_the_run_goes_on() -> None:
+def test_slow_storage_of_a_slot_shows_in_its_uploads_and_the_run_continues() -> None:
     story = running()
     Run.objects.update(settings={"execution.checkpointing.interval": "5 min"})
     key = asked(Fault.SLOW_STORAGE, slot=1)
@@ -456,7 +458,7 @@ def test_a_slot_whose_storage_is_slow_is_seen_in_its_uploads_and_the_run_goes_on
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of other processes are Linux's")
-def test_a_process_that_may_write_no_file_goes_on_and_gets_an_error(tmp_path: Path) -> None:
+def test_a_process_forbidden_to_write_gets_an_error_and_continues(tmp_path: Path) -> None:
     program = (
         "import sys; print('up', flush=True)\n"
         "for line in sys.stdin:\n"
@@ -492,7 +494,7 @@ def test_the_driver_is_killed_from_outside(process: Callable[[str], psutil.Proce
     assert carried_on(key).state is GameDayState.INJECTED
 
 
-def test_a_worker_is_killed_and_the_run_goes_on_until_another_one_watches(
+def test_another_worker_takes_over_from_a_killed_one_and_the_run_continues(
     worker: Callable[[], psutil.Process],
 ) -> None:
     story, killed = running(), worker()
@@ -520,7 +522,7 @@ def test_a_worker_is_killed_and_the_run_goes_on_until_another_one_watches(
     assert "A worker watches again after" in str(findings(day.seen))
 
 
-def test_a_run_that_fails_because_nobody_watches_it_has_not_passed(
+def test_a_run_that_fails_after_its_worker_was_killed_has_not_passed(
     worker: Callable[[], psutil.Process],
 ) -> None:
     story, killed = running(), worker()
@@ -537,7 +539,7 @@ def test_a_run_that_fails_because_nobody_watches_it_has_not_passed(
     assert day.why.startswith("The run failed, which it must not for this: Slot 1 (pid 101)")
 
 
-def test_the_round_of_the_worker_that_lives_is_not_another_one_s(
+def test_a_round_of_the_same_worker_does_not_count_as_another_worker(
     worker: Callable[[], psutil.Process],
 ) -> None:
     story, alive = running(), worker()
@@ -551,7 +553,7 @@ def test_the_round_of_the_worker_that_lives_is_not_another_one_s(
     assert GameDay.objects.get().watched_at is None
 
 
-def test_a_worker_that_has_got_the_id_of_the_killed_one_watches_again(
+def test_a_new_worker_with_the_process_id_of_the_killed_one_counts(
     worker: Callable[[], psutil.Process],
 ) -> None:
     story, later = running(), worker()
@@ -579,7 +581,7 @@ GONE_PID = 2**22 + 5
     ],
     ids=["nobody", "gone", "somebody else"],
 )
-def test_what_is_no_worker_is_not_killed_in_its_place(
+def test_a_process_that_is_not_a_worker_is_not_killed(
     watching: Callable[[], int | None], why: str
 ) -> None:
     running()
@@ -595,7 +597,7 @@ def test_what_is_no_worker_is_not_killed_in_its_place(
 
 
 @pytest.mark.parametrize("fault", [Fault.KILL_DRIVER, Fault.FREEZE_SLOT])
-def test_a_process_that_is_not_of_the_run_is_left_alone(
+def test_a_process_of_another_run_is_left_alone(
     process: Callable[[str], psutil.Process], fault: Fault
 ) -> None:
     running()
@@ -617,7 +619,7 @@ def test_a_process_that_is_not_of_the_run_is_left_alone(
         ({"slots": {"1": {"pid": 2**22 + 5, "host": "x"}}}, "is not on this machine, or is gone"),
     ],
 )
-def test_a_process_that_is_gone_is_told_and_nothing_happened(
+def test_a_missing_process_is_reported_and_the_fault_did_not_happen(
     columns: dict[str, Any], told: str
 ) -> None:
     running()
@@ -673,14 +675,16 @@ def test_allowing_again_under_the_same_id_is_the_same_request() -> None:
         ({"pipeline": "nothing"}, "There is no pipeline 'nothing'"),
     ],
 )
-def test_what_cannot_be_hit_is_refused(change: dict[str, Any], told: str) -> None:
+def test_a_game_day_with_an_invalid_target_or_reason_is_refused(
+    change: dict[str, Any], told: str
+) -> None:
     running()
 
     with pytest.raises(Rejected, match=told):
         services.start_game_day(**{**ASKED, "fault": Fault.KILL_SLOT, "slot": 0, **change})
 
 
-def test_asking_again_under_the_same_id_is_the_same_game_day_and_no_second_fault() -> None:
+def test_asking_again_under_the_same_id_starts_no_second_game_day_or_fault() -> None:
     story = running()
     key = asked(Fault.KILL_SLOT, slot=1, asked_id="nightly-1")
     hit(key, story)
@@ -697,7 +701,7 @@ def test_asking_again_under_the_same_id_is_the_same_game_day_and_no_second_fault
         asked(Fault.KILL_DRIVER, asked_id="a b")
 
 
-def test_two_that_ask_at_the_same_moment_under_one_id_get_the_same_game_day(
+def test_concurrent_requests_with_one_id_get_the_same_game_day(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     running()
@@ -723,7 +727,7 @@ def test_two_game_days_at_once_are_refused() -> None:
         asked(Fault.KILL_DRIVER)
 
 
-def test_a_fault_is_carried_out_once_however_many_workers_take_it_up() -> None:
+def test_a_fault_is_carried_out_once_even_if_two_workers_take_it_up() -> None:
     running()
     key = asked(Fault.KILL_SLOT, slot=0)
     stale = GameDay.objects.select_related("pipeline", "run__pipeline").get()
@@ -738,7 +742,7 @@ def test_a_fault_is_carried_out_once_however_many_workers_take_it_up() -> None:
     "trouble",
     [OSError("The disk is full."), psutil.NoSuchProcess(4711), UndecodableEvent("A line is torn.")],
 )
-def test_a_round_carries_on_with_all_and_one_that_has_trouble_stops_no_other(
+def test_a_game_day_with_trouble_does_not_stop_the_others_in_a_round(
     monkeypatch: pytest.MonkeyPatch, trouble: Exception
 ) -> None:
     running()
@@ -760,7 +764,7 @@ def test_a_round_carries_on_with_all_and_one_that_has_trouble_stops_no_other(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_broker_that_is_away_does_not_lose_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_broker_does_not_lose_a_game_day(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object, **__: object) -> None:
         raise OperationalError("It is away.")
 
@@ -772,7 +776,7 @@ def test_a_broker_that_is_away_does_not_lose_it(monkeypatch: pytest.MonkeyPatch)
     assert GameDay.objects.get().state == GameDayState.ASKED
 
 
-def test_what_an_audit_calls_not_audited_is_known_without_loading_it() -> None:
+def test_the_copied_not_audited_value_matches_that_of_the_audit() -> None:
     assert Covers.NOTHING.value == NOT_AUDITED
 
 

@@ -39,7 +39,7 @@ def run() -> Run:
     return new_run(NAME)
 
 
-def test_it_shows_level_ledger_and_what_waits(run: Run, operator: Client) -> None:
+def test_the_page_shows_the_level_the_ledger_and_waiting_output(run: Run, operator: Client) -> None:
     story = Story(run).started().completed()
     story.tell(entry(1, share(1)), entry(2, share(2), share(2, subtask=1)))
     fold()
@@ -62,13 +62,13 @@ def test_it_shows_level_ledger_and_what_waits(run: Run, operator: Client) -> Non
     assert page.count("Records in and out of") == 1
 
 
-def test_it_leads_to_the_lab_where_levels_are_compared(run: Run, operator: Client) -> None:
+def test_the_page_links_to_the_lab_that_compares_levels(run: Run, operator: Client) -> None:
     answer = operator.get(reverse("guarantee", args=[NAME])).content.decode()
 
     assert f'<a href="{reverse("lab")}">guarantee lab</a>' in answer
 
 
-def test_where_a_target_gives_up_what_waits_it_says_when_and_what_is_lost(
+def test_the_page_says_when_a_target_gives_up_output_and_what_is_lost(
     run: Run, operator: Client
 ) -> None:
     story = Story(run).started().completed().triggered().wait(80)
@@ -95,7 +95,7 @@ def test_where_a_target_gives_up_what_waits_it_says_when_and_what_is_lost(
     assert "The target of delays may have given up its oldest transaction" in late
 
 
-def test_timeouts_of_transactions_are_as_the_driver_told_them_last(run: Run) -> None:
+def test_transaction_timeouts_are_those_that_the_driver_reported_last(run: Run) -> None:
     told = msgspec.structs.replace(run_started(1), transaction_timeouts_ms={Uid("delays"): 5})
     Story(run).started().tell(told)
     fold()
@@ -115,7 +115,7 @@ def test_digests_of_subtasks_are_added_up() -> None:
     assert output.tokens == ["part-1-0", "part-1-1"]
 
 
-def test_output_that_an_earlier_entry_has_is_not_told_again(run: Run) -> None:
+def test_output_of_an_earlier_entry_is_not_listed_again(run: Run) -> None:
     Story(run).started().tell(entry(1, share(1)), entry(2, share(1), share(2)))
     fold()
 
@@ -124,7 +124,7 @@ def test_output_that_an_earlier_entry_has_is_not_told_again(run: Run) -> None:
     assert newest.tokens == ["part-2-0"]
 
 
-def test_an_aborted_checkpoint_s_output_is_told_with_the_next_one(run: Run) -> None:
+def test_output_of_an_aborted_checkpoint_is_listed_with_the_next_one(run: Run) -> None:
     Story(run).started().tell(entry(1, share(1)), entry(3, share(2), share(3)))
     fold()
 
@@ -134,7 +134,7 @@ def test_an_aborted_checkpoint_s_output_is_told_with_the_next_one(run: Run) -> N
 
 
 @pytest.mark.parametrize("in_one_batch", [True, False])
-def test_what_a_recovery_went_back_behind_is_void_and_waits_for_nothing(
+def test_entries_after_the_restored_checkpoint_are_void_and_do_not_wait(
     run: Run, in_one_batch: bool
 ) -> None:
     story = Story(run).started().tell(entry(1, share(1)), entry(2, share(2)), entry(3, share(3)))
@@ -150,7 +150,7 @@ def test_what_a_recovery_went_back_behind_is_void_and_waits_for_nothing(
     assert [line.checkpoint_id for line in found.waiting] == [1, 4]
 
 
-def test_a_commit_speaks_for_the_checkpoints_before_it(run: Run) -> None:
+def test_a_commit_covers_the_checkpoints_before_it(run: Run) -> None:
     story = Story(run).started().triggered()
     story.tell(entry(1, share(1)), entry(2, share(2)))
     story.completed()
@@ -175,7 +175,7 @@ def test_only_the_newest_entries_are_kept_as_rows(
     assert sorted(LedgerRow.objects.values_list("checkpoint_id", flat=True)) == [3, 4, 5]
 
 
-def test_an_admin_asks_for_an_audit_and_everybody_finds_it_again(run: Run, admin: Client) -> None:
+def test_an_admin_starts_an_audit_and_an_operator_sees_it(run: Run, admin: Client) -> None:
     answer = admin.post(reverse("guarantee-audit", args=[NAME]), follow=True)
 
     assert answer.redirect_chain == [(reverse("guarantee", args=[NAME]), 302)]
@@ -185,7 +185,7 @@ def test_an_admin_asks_for_an_audit_and_everybody_finds_it_again(run: Run, admin
     assert Audit.objects.get().requester == "ada"
 
 
-def test_an_operator_is_told_that_starting_an_audit_needs_the_admin_role(
+def test_the_page_tells_an_operator_that_an_audit_needs_the_admin_role(
     run: Run, operator: Client, admin: Client
 ) -> None:
     told = "Starting one needs the admin role."
@@ -196,7 +196,7 @@ def test_an_operator_is_told_that_starting_an_audit_needs_the_admin_role(
     assert ["start-audit" in page.content.decode() for page in pages] == [False, True]
 
 
-def test_without_a_run_it_says_so(admin: Client) -> None:
+def test_the_page_says_that_a_pipeline_has_no_run_yet(admin: Client) -> None:
     Pipeline.objects.create(name=NAME, flow="flight_delays", created_at=timezone.now())
 
     answer = admin.post(reverse("guarantee-audit", args=[NAME]), follow=True)
@@ -205,7 +205,7 @@ def test_without_a_run_it_says_so(admin: Client) -> None:
     assert "No run has been started yet." in answer.content.decode()
 
 
-def test_what_is_not_there_is_404(admin: Client) -> None:
+def test_an_unknown_pipeline_is_not_found(admin: Client) -> None:
     for name in ("guarantee", "guarantee-regions"):
         assert admin.get(reverse(name, args=["nothing"])).status_code == 404
     assert admin.post(reverse("guarantee-audit", args=["nothing"])).status_code == 404
@@ -226,7 +226,7 @@ def test_a_proof_is_shown_with_its_moment_and_its_parts(run: Run, operator: Clie
         assert shown in page
 
 
-def test_as_long_as_nothing_was_committed_nothing_is_claimed(run: Run, operator: Client) -> None:
+def test_the_page_claims_nothing_before_the_first_commit(run: Run, operator: Client) -> None:
     ended(run, PROVEN, committed_checkpoint_id=None)
 
     page = words_of(operator)
@@ -250,7 +250,7 @@ def test_a_difference_is_shown_with_checkpoint_part_and_digests(run: Run, operat
         assert shown in page
 
 
-def test_what_a_sink_or_a_file_is_called_is_escaped(run: Run, operator: Client) -> None:
+def test_names_of_sinks_and_files_are_escaped(run: Run, operator: Client) -> None:
     bad = "<script>alert(1)</script>"
     Story(run).started().tell(entry(1, share(1, token=bad)))
     fold()

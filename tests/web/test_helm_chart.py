@@ -31,7 +31,7 @@ Manifest = dict[str, Any]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_kept_is_what_helm_makes_of_the_chart(case: str) -> None:
+def test_the_stored_manifests_match_the_rendered_chart(case: str) -> None:
     """Without helm, the digest of the chart shows it."""
     if has_helm():
         lint(case)
@@ -42,7 +42,7 @@ def test_what_is_kept_is_what_helm_makes_of_the_chart(case: str) -> None:
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 @pytest.mark.parametrize("case", CASES)
-def test_each_manifest_keeps_the_schema_of_kubernetes(case: str, version: str) -> None:
+def test_each_manifest_follows_the_schema_of_kubernetes(case: str, version: str) -> None:
     assert [
         problem(each, version) for each in manifests(kept(case)) if problem(each, version)
     ] == []
@@ -117,7 +117,7 @@ def test_no_pod_is_root_writes_to_its_image_or_has_a_password_in_its_variables(c
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_a_manifest_refers_to_is_there(case: str) -> None:
+def test_every_object_that_a_manifest_refers_to_exists(case: str) -> None:
     there = named(case)
     for pod in pods(case).values():
         mounted = {each["name"] for each in pod["containers"][0]["volumeMounts"]}
@@ -145,7 +145,7 @@ def test_without_spark_on_kubernetes_no_pod_has_rights() -> None:
     assert all(pod["automountServiceAccountToken"] is False for pod in pods("plain").values())
 
 
-def test_a_driver_may_make_executors_and_they_find_it_and_may_do_nothing() -> None:
+def test_a_driver_may_create_executors_which_find_it_but_have_no_rights() -> None:
     there = named("spark")
     worker, service = there["StatefulSet", "ftdash-worker"], there["Service", "ftdash-worker"]
     defaults = dict(

@@ -66,7 +66,7 @@ EVENTS = (
 )
 
 
-def test_checkpoints_that_are_there_stay_however_old() -> None:
+def test_available_checkpoints_stay_however_old() -> None:
     story = Story(new_run()).started()
     story.completed().completed(CheckpointKind.SAVEPOINT).completed().triggered()
     story.tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1)))
@@ -84,7 +84,7 @@ def test_checkpoints_that_are_there_stay_however_old() -> None:
     assert not SubtaskPhase.objects.filter(checkpoint__checkpoint_id=1).exists()
 
 
-def test_a_checkpoint_that_a_run_came_from_stays_when_its_files_are_gone() -> None:
+def test_a_checkpoint_that_a_run_was_restored_from_outlives_its_files() -> None:
     story = Story(new_run()).started().completed(path="/points/1").completed(path="/points/2")
     for number in (1, 2):
         story.tell(CheckpointDiscarded(checkpoint_id=CheckpointId(number)))
@@ -97,7 +97,7 @@ def test_a_checkpoint_that_a_run_came_from_stays_when_its_files_are_gone() -> No
     assert [row.path for row in Checkpoint.objects.all()] == ["/points/1"]
 
 
-def test_failures_and_events_go_and_what_a_run_is_in_stays() -> None:
+def test_old_failures_and_events_are_deleted_and_the_current_state_stays() -> None:
     run = new_run()
     story = Story(run).started().completed().slot_killed().slot_killed()
     story.tell(quarantined(7, count=1))
@@ -114,7 +114,7 @@ def test_failures_and_events_go_and_what_a_run_is_in_stays() -> None:
     assert QuarantinedRecord.objects.count() == 1
 
 
-def test_what_was_counted_stays_counted_when_it_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_stay_the_same_after_their_rows_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "BATCH", 2)
     story = counted_story()
     before = counts()
@@ -139,7 +139,7 @@ def test_what_was_counted_stays_counted_when_it_is_deleted(monkeypatch: pytest.M
         pruning.prune()
 
 
-def test_rows_that_are_made_anew_are_counted_once() -> None:
+def test_rebuilt_rows_are_counted_once() -> None:
     counted_story()
     before = counts()
     pruning.prune()
@@ -150,7 +150,7 @@ def test_rows_that_are_made_anew_are_counted_once() -> None:
     assert (counts().restored, counts().zombies) == (before.restored, before.zombies)
 
 
-def test_counts_that_are_deleted_with_their_rows_are_of_that_run_alone() -> None:
+def test_counts_kept_for_deleted_rows_belong_to_their_run_only() -> None:
     counted_story()
     other = new_run("other")
     Story(other).started().completed()
@@ -162,7 +162,7 @@ def test_counts_that_are_deleted_with_their_rows_are_of_that_run_alone() -> None
     assert failure_counts(other.pk) == []
 
 
-def test_what_is_young_stays() -> None:
+def test_recent_rows_stay() -> None:
     Story(new_run()).started().sampled().completed().slot_killed()
     Projector().run_once()
     before = {kind: view.rows for kind, view in by_kind().items()}
@@ -172,7 +172,7 @@ def test_what_is_young_stays() -> None:
     assert {kind: view.rows for kind, view in by_kind().items()} == before
 
 
-def test_samples_of_a_run_are_kept_up_to_its_newest() -> None:
+def test_samples_are_kept_relative_to_the_newest_of_their_run() -> None:
     for name in ("ended", "running"):
         story = Story(new_run(name)).started()
         for _ in range(4):
@@ -189,7 +189,7 @@ def test_samples_of_a_run_are_kept_up_to_its_newest() -> None:
     assert Sample.objects.count() == 8
 
 
-def test_a_run_that_goes_on_keeps_samples_for_as_long_as_was_chosen() -> None:
+def test_a_running_run_keeps_samples_for_the_chosen_time() -> None:
     limits.change(kind=Kind.METRICS, keep=timedelta(hours=3), requester="ada", reason="more")
     story = Story(new_run()).started()
     for _ in range(6):
@@ -199,7 +199,7 @@ def test_a_run_that_goes_on_keeps_samples_for_as_long_as_was_chosen() -> None:
     assert Sample.objects.count() == 5  # at 0, 40, 80, 120, 160 min before the newest; not at 200
 
 
-def test_alerts_that_fire_stay_and_old_tests_go() -> None:
+def test_firing_alerts_stay_and_old_test_messages_are_deleted() -> None:
     pipeline = new_run().pipeline
     old = timezone.now() - LONG_AGO
     values: dict[str, Any] = {"pipeline": pipeline, "fire_above": 1, "fired_value": 2}
@@ -216,7 +216,7 @@ def test_alerts_that_fire_stay_and_old_tests_go() -> None:
     assert not Delivery.objects.exists()
 
 
-def test_the_newest_lab_stays_and_older_ones_go() -> None:
+def test_the_newest_lab_stays_and_older_ones_are_deleted() -> None:
     old = timezone.now() - LONG_AGO
     for state in (LabState.ENDED, LabState.ENDED, LabState.FAILED):
         Lab.objects.create(options={}, state=state, asked_at=old, ended_at=old)
@@ -229,7 +229,7 @@ def test_the_newest_lab_stays_and_older_ones_go() -> None:
     assert Lab.objects.filter(state=LabState.RUNNING).exists()
 
 
-def test_much_is_deleted_in_batches_and_a_task_ends_in_time(
+def test_rows_are_deleted_in_batches_and_a_task_stops_at_its_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = new_run()
@@ -246,7 +246,9 @@ def test_much_is_deleted_in_batches_and_a_task_ends_in_time(
     assert not Checkpoint.objects.exists()
 
 
-def test_the_page_says_how_much_there_is_and_what_goes_next(operator: Client) -> None:
+def test_rows_are_counted_by_kind_and_the_page_says_how_long_they_are_kept(
+    operator: Client,
+) -> None:
     run = new_run()
     Checkpoint.objects.bulk_create([failed(run, number) for number in range(3)])
 
@@ -259,7 +261,7 @@ def test_the_page_says_how_much_there_is_and_what_goes_next(operator: Client) ->
     assert "/settings/keep-history/" not in page
 
 
-def test_a_choice_says_what_it_deletes_and_asks_for_the_name(admin: Client) -> None:
+def test_a_retention_choice_says_what_it_deletes_and_asks_for_the_name(admin: Client) -> None:
     run = new_run()
     Checkpoint.objects.bulk_create([failed(run, number) for number in range(3)])
     where = reverse("settings-action", args=["keep-history"]) + "?of=CHECKPOINTS"
@@ -280,7 +282,7 @@ def test_a_choice_says_what_it_deletes_and_asks_for_the_name(admin: Client) -> N
     assert admin.get(where.replace("CHECKPOINTS", "nothing")).status_code == 404
 
 
-def test_a_time_that_is_not_offered_is_refused() -> None:
+def test_a_retention_time_that_is_not_offered_is_refused() -> None:
     with pytest.raises(Rejected, match="cannot be kept for"):
         limits.change(kind=Kind.EVENTS, keep=timedelta(seconds=1), requester="ada", reason="disk")
 

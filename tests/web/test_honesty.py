@@ -67,7 +67,7 @@ MADE_BY_A_DRIVER = {
 
 
 @pytest.mark.parametrize("name", sorted(LIVE))
-def test_each_page_names_who_is_silent_and_is_no_younger_than_who_filled_it(
+def test_each_page_names_silent_processes_and_has_the_age_of_its_source(
     operator: Client, as_installed: datetime, name: str
 ) -> None:
     last_seen(as_installed - SILENT_FOR)
@@ -86,7 +86,7 @@ def test_each_page_names_who_is_silent_and_is_no_younger_than_who_filled_it(
 
 
 @pytest.mark.parametrize("name", ["event-log-regions", "game-days-regions", "lab-regions"])
-def test_what_nobody_ever_filled_has_no_age(operator: Client, name: str) -> None:
+def test_a_page_that_no_process_ever_filled_has_no_age(operator: Client, name: str) -> None:
     answer = text_of(operator, reverse(name))
 
     assert 'data-fresh-ms=""' in answer
@@ -94,7 +94,7 @@ def test_what_nobody_ever_filled_has_no_age(operator: Client, name: str) -> None
 
 
 @pytest.mark.parametrize("silent", HeartbeatName)
-def test_open_tabs_are_told_that_somebody_fell_silent(
+def test_open_tabs_are_notified_when_a_process_falls_silent(
     as_installed: datetime, silent: HeartbeatName
 ) -> None:
     last_seen(as_installed)
@@ -106,7 +106,7 @@ def test_open_tabs_are_told_that_somebody_fell_silent(
 
 
 @pytest.mark.parametrize("silent", HeartbeatName)
-def test_what_takes_both_is_as_old_as_the_one_that_spoke_first(
+def test_data_from_two_processes_is_as_old_as_the_older_report(
     as_installed: datetime, silent: HeartbeatName
 ) -> None:
     heard_again(as_installed)
@@ -116,7 +116,7 @@ def test_what_takes_both_is_as_old_as_the_one_that_spoke_first(
 
 
 @pytest.mark.parametrize("silent", HeartbeatName)
-def test_who_is_late_on_a_busy_machine_is_not_silent_yet(
+def test_a_process_that_is_late_on_a_busy_machine_is_not_silent_yet(
     as_installed: datetime, silent: HeartbeatName
 ) -> None:
     heard_again(as_installed)
@@ -129,7 +129,7 @@ def test_who_is_late_on_a_busy_machine_is_not_silent_yet(
 
 
 @pytest.mark.parametrize("silent", HeartbeatName)
-def test_a_page_asks_again_when_the_first_of_them_would_be_late(
+def test_the_page_asks_again_when_the_first_process_would_be_late(
     as_installed: datetime, silent: HeartbeatName
 ) -> None:
     heard_again(as_installed)

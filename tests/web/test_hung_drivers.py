@@ -106,7 +106,7 @@ def test_a_stopped_driver_is_shown_and_then_killed_and_replaced(
     assert run.driver_silence == ""
 
 
-def test_a_driver_that_cannot_be_killed_is_fenced_off_and_ends_when_it_goes_on(
+def test_a_driver_that_cannot_be_killed_is_fenced_off_and_ends_when_it_resumes(
     run: Run, rounds: Rounds
 ) -> None:
     with driver_elsewhere(run) as process:
@@ -128,7 +128,7 @@ def test_a_driver_that_cannot_be_killed_is_fenced_off_and_ends_when_it_goes_on(
     assert [type(each) for each in all_events(run)].count(RunStarted) == 2
 
 
-def test_a_machine_that_slept_has_no_driver_replaced(run: Run, rounds: Rounds) -> None:
+def test_no_driver_is_replaced_after_the_machine_slept(run: Run, rounds: Rounds) -> None:
     rounds.make()
     driver = driver_of(run)
     rounds.make()
@@ -144,7 +144,7 @@ def test_a_machine_that_slept_has_no_driver_replaced(run: Run, rounds: Rounds) -
     assert events(run, DriverReplaced) == []
 
 
-def test_the_wall_clock_of_the_machine_does_not_matter(
+def test_jumps_of_the_wall_clock_replace_no_driver(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = Rounds(run)
@@ -160,7 +160,7 @@ def test_the_wall_clock_of_the_machine_does_not_matter(
     assert found.pid == driver.pid
 
 
-def test_a_sign_that_cannot_be_read_replaces_no_driver(run: Run, rounds: Rounds) -> None:
+def test_an_unreadable_sign_of_life_replaces_no_driver(run: Run, rounds: Rounds) -> None:
     rounds.make()
     driver = driver_of(run)
     stopped(driver)
@@ -183,7 +183,7 @@ def test_a_driver_of_a_version_without_signs_is_left_alone(run: Run, rounds: Rou
         assert watches.look(run, old) == Lives()
 
 
-def test_a_driver_that_has_lost_no_sign_of_its_slots_waits_for_their_timeout(
+def test_a_silent_driver_is_not_replaced_before_its_slots_time_out(
     run: Run, rounds: Rounds
 ) -> None:
     """If the driver cannot be killed, its slots must have ended themselves by then."""
@@ -200,7 +200,7 @@ def test_a_driver_that_has_lost_no_sign_of_its_slots_waits_for_their_timeout(
     assert found.limit_ms == 60_000
 
 
-def test_a_process_that_has_the_id_of_a_driver_that_is_gone_is_not_killed() -> None:
+def test_a_process_that_reused_the_id_of_a_dead_driver_is_not_killed() -> None:
     bystander = subprocess.Popen(["sleep", "60"])
     try:
         owner = Owner.this_process(epoch=1)
@@ -215,7 +215,7 @@ def test_a_process_that_has_the_id_of_a_driver_that_is_gone_is_not_killed() -> N
         bystander.wait(STEP_S)
 
 
-def test_a_driver_elsewhere_is_not_looked_for_here() -> None:
+def test_a_driver_on_another_machine_is_not_killed_here() -> None:
     bystander = subprocess.Popen(["sleep", "60"])
     try:
         owner = Owner.this_process(epoch=1)
@@ -233,7 +233,7 @@ def test_a_driver_elsewhere_is_not_looked_for_here() -> None:
         bystander.wait(STEP_S)
 
 
-def test_a_cancelled_run_whose_driver_hangs_gets_no_other_one(run: Run, rounds: Rounds) -> None:
+def test_a_cancelled_run_with_a_hung_driver_gets_no_new_driver(run: Run, rounds: Rounds) -> None:
     rounds.make()
     hung = stopped(driver_of(run))
     Run.objects.update(desired=DesiredState.STOPPED, stop_requested_at=timezone.now())
@@ -246,7 +246,7 @@ def test_a_cancelled_run_whose_driver_hangs_gets_no_other_one(run: Run, rounds: 
     assert (run.driver_start_count, run.status) == (1, "CANCELED")
 
 
-def test_two_workers_that_find_the_same_driver_hung_start_one(
+def test_two_workers_that_find_a_hung_driver_start_one_replacement(
     run: Run, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds.make()

@@ -62,7 +62,7 @@ def running(now_s: float, *completed_s: float, is_periodic: bool = True) -> Heal
 
 
 class TestMachine:
-    def test_a_failure_that_comes_back_is_one_incident_with_a_count(self) -> None:
+    def test_a_recurring_failure_is_one_incident_with_a_count(self) -> None:
         first = judge([], [failed(1.0), failed(2.0)], Health(now_s=2.0))
         second = judge(first.open, [failed(9.0)], running(9.0, 3.0, 4.0, 5.0))
 
@@ -70,7 +70,7 @@ class TestMachine:
         assert (incident.count, incident.opened_s, incident.last_s) == (3, 1.0, 9.0)
         assert incident.text == "at 9.0"
 
-    def test_it_is_over_when_enough_checkpoints_have_completed_since_the_last_sign(self) -> None:
+    def test_an_incident_closes_after_enough_checkpoints_since_its_last_sign(self) -> None:
         before = judge([], [failed(10.0)], Health(now_s=10.0)).open
 
         early = judge(before, [], running(15.0, 9.0, 11.0, 12.0))
@@ -80,16 +80,14 @@ class TestMachine:
         assert not calm.open
         assert calm.closed[0].because == f"{CALM_CHECKPOINTS} checkpoints have completed since."
 
-    def test_without_periodic_checkpoints_it_is_over_after_a_minute_of_running(self) -> None:
+    def test_without_periodic_checkpoints_a_minute_of_running_closes_an_incident(self) -> None:
         before = judge([], [failed(10.0)], Health(now_s=10.0)).open
 
         assert judge(before, [], running(9.9 + CALM_S, is_periodic=False)).open
         assert judge(before, [], running(10.0 + CALM_S, is_periodic=False)).closed
 
     @pytest.mark.parametrize("standing", [Cause.NO_CHECKPOINT, Cause.NO_OUTPUT, Cause.STUCK])
-    def test_clocks_that_run_late_after_a_failure_are_its_consequence(
-        self, standing: Cause
-    ) -> None:
+    def test_lateness_after_a_failure_opens_no_incident_of_its_own(self, standing: Cause) -> None:
         after = judge([], [stands(standing, 5.0), failed(4.0)], Health(now_s=5.0))
 
         assert [each.cause for each in after.open] == [Cause.SLOT_LOST]
@@ -100,13 +98,13 @@ class TestMachine:
 
         assert [each.count for each in reported] == [1]
 
-    def test_what_stood_before_the_failure_goes_on_beside_it(self) -> None:
+    def test_an_earlier_incident_stays_open_beside_a_later_failure(self) -> None:
         before = judge([], [stands(Cause.NO_CHECKPOINT, 1.0)], running(1.0)).open
         after = judge(before, [stands(Cause.NO_CHECKPOINT, 2.0), failed(2.0)], Health(now_s=2.0))
 
         assert {each.cause for each in after.open} == {Cause.NO_CHECKPOINT, Cause.SLOT_LOST}
 
-    def test_what_stands_counts_once_and_is_open_while_it_stands(self) -> None:
+    def test_a_lasting_condition_counts_once_and_stays_open_while_it_lasts(self) -> None:
         before: list[Open] = []
         for now_s in (1.0, 2.0, 3.0):
             health = running(now_s, now_s + 1, now_s + 2, now_s + 3)
@@ -156,7 +154,7 @@ def test_every_cause_has_a_button_or_a_command() -> None:
         assert starts & {step.kind for step in failed.steps} or cause.value in OUTSIDE
 
 
-def test_a_setting_that_is_named_exists_and_takes_the_value_that_is_given() -> None:
+def test_settings_named_in_advice_exist_and_accept_the_given_values() -> None:
     keys = {definition.key: definition for definition in DEFINITIONS}
     for advice in ADVICE.values():
         for named in re.findall(r"(?:execution|pipeline|restart)[\w.-]+\.[\w.-]*\w", advice.step):
@@ -182,7 +180,7 @@ def test_a_setting_that_is_named_exists_and_takes_the_value_that_is_given() -> N
         ("The target does not answer.", None),
     ],
 )
-def test_the_server_that_is_away_is_named(text: str, server: str | None) -> None:
+def test_an_unreachable_server_is_named(text: str, server: str | None) -> None:
     assert server_in(text) == server
 
 
@@ -196,7 +194,7 @@ def test_the_gap_in_a_topic_is_counted() -> None:
     assert figures(Cause.INPUT_LOST, "The stream s is gone, with the entries not read yet.") == ""
 
 
-def test_the_gap_in_a_stream_of_redis_is_counted_where_it_can_be() -> None:
+def test_the_gap_in_a_redis_stream_is_counted_where_possible() -> None:
     split = SplitProgress(name="clicks", offset=offset_of(b"1200-0"), passed=40)
     first, last = offset_of(b"4800-0"), offset_of(b"4900-0")
     extent = StreamExtent(added=3_700, length=60, last=last, max_deleted=0, first=first)
@@ -208,7 +206,7 @@ def test_the_gap_in_a_stream_of_redis_is_counted_where_it_can_be() -> None:
     assert figures(Cause.INPUT_LOST, entries_gone(split, first, None)) == ""
 
 
-def test_while_no_driver_lives_no_run_is_said_to_go_on(site: Path) -> None:
+def test_no_run_is_said_to_continue_while_its_driver_is_dead(site: Path) -> None:
     run = new_run()
     Story(run).started().slot_killed()
     Projector().run_once()
@@ -228,13 +226,13 @@ def test_while_no_driver_lives_no_run_is_said_to_go_on(site: Path) -> None:
     assert after == "The run continues once its next driver has started."
 
 
-def test_of_a_slot_that_is_gone_its_memory_is_told() -> None:
+def test_the_memory_of_a_dead_slot_is_reported() -> None:
     assert slot_in("Slot 12 (pid 80) is gone: killed.") == "12"
     assert slot_in("The driver (pid 80) is gone.") is None
     assert memory_of("12", 3 << 30).startswith("Slot 12 held 3.22 GB of memory")
 
 
-def test_room_is_counted_on_the_disk_that_the_message_names(tmp_path: Path) -> None:
+def test_free_space_is_measured_on_the_disk_named_in_the_message(tmp_path: Path) -> None:
     message = f"[Errno 28] No space left on device: '{tmp_path}/chk-7/state.arrow'"
 
     said = figures(Cause.DISK_FULL, message)
@@ -254,7 +252,7 @@ class TestAdvice:
             assert not advice.title.endswith(".")
             assert advice.step.endswith(".")
 
-    def test_once_the_run_has_failed_nothing_is_said_to_happen_by_itself(self) -> None:
+    def test_the_advice_for_a_failed_run_promises_nothing_automatic(self) -> None:
         for cause in Cause:
             advice = advice_on(cause, has_failed=True)
             assert "by itself" not in advice.step
@@ -296,7 +294,7 @@ class TestRows:
         [over] = queries.history(1, 10).rows
         assert over.closed_because == "3 checkpoints have completed since."
 
-    def test_a_damaged_point_that_a_recovery_passed_over_is_an_incident_beside_the_failure(
+    def test_a_damaged_point_skipped_by_a_recovery_is_an_incident_of_its_own(
         self,
     ) -> None:
         story = Story(new_run()).started().completed().completed()
@@ -314,7 +312,7 @@ class TestRows:
         assert found[Cause.POINT_DAMAGED].count == 1
         assert "newest point that verifies" in found[Cause.POINT_DAMAGED].next_step
 
-    def test_a_failure_is_counted_once_however_often_it_is_judged_or_folded_anew(self) -> None:
+    def test_judging_or_folding_a_failure_again_does_not_count_it_twice(self) -> None:
         run = new_run()
         Story(run).started().completed().slot_killed().wait(50).slot_killed()
         for _ in range(3):
@@ -325,7 +323,7 @@ class TestRows:
 
         assert [each.count for each in queries.open_incidents()] == [2]
 
-    def test_a_run_that_has_given_up_waits_for_a_restore_and_not_for_itself(self) -> None:
+    def test_the_advice_for_a_run_that_gave_up_is_a_restore_not_a_retry(self) -> None:
         full = FailureOccurred(cause="No space left on device: /x", kind=FailureKind.DISK_FULL)
         story = Story(new_run()).started().tell(full)
         judged()
@@ -375,7 +373,7 @@ class TestRows:
 
         assert not queries.open_incidents()
 
-    def test_a_kind_of_a_later_version_is_an_unknown_failure(self) -> None:
+    def test_a_failure_kind_of_a_later_version_counts_as_unknown(self) -> None:
         run = new_run()
         Story(run).started().slot_killed()
         Projector().run_once()
@@ -388,7 +386,7 @@ class TestRows:
 
         assert [each.cause for each in queries.open_incidents()] == [Cause.UNKNOWN]
 
-    def test_a_projector_that_was_away_opens_no_incident_when_it_is_back(self) -> None:
+    def test_a_projector_that_returns_after_a_pause_opens_no_incident(self) -> None:
         story = Story(new_run()).started().completed()
         judged()
         Heartbeat.objects.update(at=timezone.now() - timedelta(hours=1))
@@ -397,7 +395,7 @@ class TestRows:
 
         assert not Incident.objects.exists()
 
-    def test_journals_are_folded_whatever_is_wrong_with_incidents(
+    def test_an_error_in_judging_incidents_does_not_stop_the_projector(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def broken() -> None:
@@ -414,7 +412,7 @@ class TestRows:
         note = Heartbeat.objects.get(name=HeartbeatName.PROJECTOR).note
         assert note == "Incidents cannot be judged: ValueError: a setting that no version knows"
 
-    def test_what_is_over_goes_with_the_events_of_its_time(self) -> None:
+    def test_closed_incidents_are_pruned_with_the_events_of_their_time(self) -> None:
         old = timezone.now() - timedelta(days=10_000)
         values = {"pipeline": new_run().pipeline, "opened_at": old, "last_at": old}
         Incident.objects.create(cause=Cause.DISK_FULL, closed_at=old, **values)
@@ -424,7 +422,7 @@ class TestRows:
 
         assert [each.cause for each in Incident.objects.all()] == [Cause.SLOT_LOST]
 
-    def test_open_pages_follow_what_is_news(self) -> None:
+    def test_open_pages_update_only_on_news(self) -> None:
         run = new_run()
         Story(run).started().slot_killed()
         judged()
@@ -437,7 +435,7 @@ class TestRows:
         assert Pipeline.objects.get().version == version + 1
 
     @pytest.mark.parametrize("text", ["", "  \n", "x" * 2_001])
-    def test_a_note_says_something_of_some_length(self, text: str) -> None:
+    def test_an_empty_or_too_long_note_is_refused(self, text: str) -> None:
         Story(new_run()).started().slot_killed()
         judged()
         [found] = queries.open_incidents()
@@ -460,7 +458,7 @@ class TestPages:
             assert "2 times since" in page
             assert "The run restarts from its newest checkpoint by itself." in page
 
-    def test_an_incident_shows_evidence_notes_and_who_did_what(self, admin: Client) -> None:
+    def test_an_incident_and_its_post_mortem_show_evidence_and_notes(self, admin: Client) -> None:
         Story(new_run()).started().slot_killed(detail="the whole stack")
         judged()
         [found] = queries.open_incidents()
@@ -480,7 +478,7 @@ class TestPages:
         ("text", "why"),
         [(" ", "an empty note says nothing"), ("a\0b", "Null characters are not allowed")],
     )
-    def test_a_note_that_is_refused_is_answered_with_why(
+    def test_a_refused_note_is_answered_with_the_reason(
         self, admin: Client, text: str, why: str
     ) -> None:
         Story(new_run()).started().slot_killed()
@@ -492,7 +490,7 @@ class TestPages:
         assert why in answer.content.decode()
         assert not queries.open_incidents()[0].notes
 
-    def test_an_operator_reads_and_writes_no_note(self, operator: Client) -> None:
+    def test_an_operator_reads_an_incident_but_may_not_add_a_note(self, operator: Client) -> None:
         Story(new_run()).started().slot_killed()
         judged()
         [found] = queries.open_incidents()
@@ -503,7 +501,7 @@ class TestPages:
         assert operator.post(note, {"text": "no"}).status_code == 403
         assert not queries.open_incidents()[0].notes
 
-    def test_what_is_over_is_listed_with_its_end(self, operator: Client) -> None:
+    def test_a_closed_incident_is_listed_with_its_reason(self, operator: Client) -> None:
         assert "No incident is open." in operator.get(reverse("incidents")).content.decode()
         now = timezone.now()
         Incident.objects.create(
@@ -521,7 +519,7 @@ class TestPages:
         assert "3 checkpoints have completed since." in page
         assert operator.get(reverse("incident", args=[4711])).status_code == 404
 
-    def test_programs_read_the_same(self, operator: Client) -> None:
+    def test_the_api_lists_incidents_of_all_pipelines_or_of_one(self, operator: Client) -> None:
         Story(new_run()).started().slot_killed()
         Story(new_run("views")).started().slot_killed()
         judged()
@@ -554,7 +552,7 @@ def judged() -> None:
     services.judge_all()
 
 
-def test_while_the_run_waits_a_person_sees_the_countdown_and_may_retry_now(admin: Client) -> None:
+def test_a_run_waiting_for_a_restart_shows_a_countdown_and_a_retry_button(admin: Client) -> None:
     story = Story(new_run()).started().completed().waits_for_restart()
     judged()
 

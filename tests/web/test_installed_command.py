@@ -18,7 +18,7 @@ run_program("teller", ["--only", "one"])
 
 
 @pytest.mark.slow
-def test_a_home_without_an_installation_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_home_without_an_installation_is_reported_in_one_sentence(tmp_path: Path) -> None:
     environment = {key: os.environ[key] for key in os.environ if key != "FTDASH_DATABASE_URL"}
 
     ran = subprocess.run(
@@ -37,11 +37,11 @@ def test_a_home_without_an_installation_is_told_in_a_sentence(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["api_token", "audit", "gameday", "pipeline", "projector"])
-def test_whoever_asks_rows_looks_whether_there_are_any(name: str) -> None:
+def test_a_command_that_reads_rows_checks_for_an_installation(name: str) -> None:
     assert isinstance(load_command_class(get_commands()[name], name), InstalledCommand)
 
 
-def test_no_command_imports_all_pages_to_begin() -> None:
+def test_no_command_imports_all_pages_at_startup() -> None:
     ours = [name for name, app in get_commands().items() if str(app).startswith("ftdash.")]
 
     assert {"pipeline", "projector", "upgrade"} <= set(ours)

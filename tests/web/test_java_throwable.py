@@ -13,7 +13,7 @@ VERSIONED_CLASS = b"SerializedThrowable" + (7284183123441947635).to_bytes(8, "bi
 @pytest.mark.parametrize(
     "text", ["plain", "", "zero \0 byte", "emoji \U0001f600", "lone \ud800", "x" * 100_000]
 )
-def test_any_text_makes_a_stream_whose_lengths_fit(text: str) -> None:
+def test_any_text_gives_a_stream_with_correct_lengths(text: str) -> None:
     stream = base64.b64decode(serialized_throwable("ftdash.RequestFailed", text))
 
     assert VERSIONED_CLASS in stream

@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 from pipelines.lab.options import LabOptions
 
 
-def test_it_gives_way_to_the_lab_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_execs_the_lab_with_the_given_options(monkeypatch: pytest.MonkeyPatch) -> None:
     programs: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, words: programs.append(words))
 
@@ -19,7 +19,7 @@ def test_it_gives_way_to_the_lab_as_asked(monkeypatch: pytest.MonkeyPatch) -> No
     assert programs == [[sys.executable, "-m", "pipelines.lab", *asked, "--json"]]
 
 
-def test_what_cannot_be_run_is_refused_before_anything_starts() -> None:
+def test_invalid_options_are_refused_before_anything_starts() -> None:
     with pytest.raises(CommandError, match="--parallelism is 99; give a number") as refused:
         call_command("lab", "--parallelism", "99")
 

@@ -58,7 +58,7 @@ def test_a_lab_is_kept_with_its_report(settings: Any) -> None:
     assert view.ended_at is not None
 
 
-def test_the_options_are_passed_on_as_words(settings: Any) -> None:
+def test_the_options_are_passed_on_as_command_line_arguments(settings: Any) -> None:
     key = asked()
     settings.LAB_COMMAND = program("import sys; print(' '.join(sys.argv[1:]), file=sys.stderr)")
 
@@ -85,7 +85,7 @@ def test_a_lab_without_a_report_says_why(settings: Any, code: str, told: str) ->
     assert failed.message == told
 
 
-def test_a_row_is_kept_once(settings: Any) -> None:
+def test_keeping_a_lab_twice_runs_it_once(settings: Any) -> None:
     key = asked()
     settings.LAB_COMMAND = program("pass", said=msgspec.json.encode(REPORT))
     keep(key)
@@ -96,7 +96,7 @@ def test_a_row_is_kept_once(settings: Any) -> None:
     assert Lab.objects.get().state == LabState.ENDED
 
 
-def test_two_labs_at_once_are_refused_and_one_after_the_other_are_not() -> None:
+def test_two_labs_may_run_one_after_the_other_but_not_at_once() -> None:
     key = asked()
     with pytest.raises(Rejected, match="A lab is under way"):
         asked()
@@ -114,14 +114,16 @@ def test_two_labs_at_once_are_refused_and_one_after_the_other_are_not() -> None:
         (OPTIONS, " ", "Say why"),
     ],
 )
-def test_what_cannot_be_run_is_not_stored(options: LabOptions, reason: str, told: str) -> None:
+def test_a_lab_with_invalid_options_or_reason_is_not_stored(
+    options: LabOptions, reason: str, told: str
+) -> None:
     with pytest.raises(Rejected, match=told):
         services.start_lab(options, requester="ada", reason=reason)
 
     assert not Lab.objects.exists()
 
 
-def test_a_lab_is_stored_though_the_broker_is_away(
+def test_a_lab_is_stored_even_if_the_broker_is_away(
     monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
 ) -> None:
     def away(*_: object, **__: object) -> None:
@@ -145,7 +147,7 @@ def test_reconcile_starts_one_keeper_for_a_lab(started: list[list[str]], setting
     assert Lab.objects.get().state == LabState.ASKED
 
 
-def test_a_keeper_that_does_not_begin_ends_its_lab(started: list[list[str]]) -> None:
+def test_a_keeper_that_does_not_start_ends_its_lab_as_failed(started: list[list[str]]) -> None:
     asked()
     Lab.objects.update(started_at=timezone.now() - timedelta(minutes=2))
 
@@ -155,7 +157,7 @@ def test_a_keeper_that_does_not_begin_ends_its_lab(started: list[list[str]]) -> 
     assert_failed(services.NOT_STARTED)
 
 
-def test_a_keeper_that_died_ends_its_lab(started: list[list[str]]) -> None:
+def test_a_dead_keeper_ends_its_lab_as_failed(started: list[list[str]]) -> None:
     dead = msgspec.structs.replace(Owner.this_process(), process_began_s=-1e6)
     asked()
     running(dead)
@@ -168,7 +170,7 @@ def test_a_keeper_that_died_ends_its_lab(started: list[list[str]]) -> None:
     assert_failed(services.DIED)
 
 
-def test_a_lab_whose_keeper_lives_goes_on(started: list[list[str]]) -> None:
+def test_a_lab_with_a_living_keeper_continues(started: list[list[str]]) -> None:
     asked()
     running(Owner.this_process())
 

@@ -63,7 +63,7 @@ def test_more_pipelines_need_no_more_queries() -> None:
     assert queries_of_fleet(FEW + MANY) == few <= 12
 
 
-def test_pipelines_whose_samples_are_old_need_no_more_queries() -> None:
+def test_pipelines_with_old_samples_need_no_more_queries() -> None:
     """Some fell silent one after the other, or report events other than samples."""
     fleet(FEW)
     few = queries_of_fleet(FEW)
@@ -93,7 +93,9 @@ def test_the_minute_of_a_run_ends_with_its_own_newest_sample() -> None:
 
 
 @pytest.mark.slow
-def test_postgresql_gives_the_answers_of_sqlite(postgres: "PostgresServer", tmp_path: Path) -> None:
+def test_postgresql_gives_the_same_answers_as_sqlite(
+    postgres: "PostgresServer", tmp_path: Path
+) -> None:
     postgres.execute("create database fleet")
     environment = {
         **os.environ,
@@ -211,7 +213,7 @@ def test_a_search_finds_by_name_flow_and_label() -> None:
 
 
 @pytest.mark.usefixtures("many")
-def test_filters_leave_what_they_say() -> None:
+def test_filters_select_exactly_the_matching_pipelines() -> None:
     failed = rows_of("state=FAILED")
 
     assert failed.found == len(range(3, MANY, FAILED_EVERY))
@@ -222,7 +224,7 @@ def test_filters_leave_what_they_say() -> None:
 
 
 @pytest.mark.usefixtures("many")
-def test_groups_count_their_pipelines_and_what_waits_in_them() -> None:
+def test_groups_count_their_pipelines_and_those_that_need_attention() -> None:
     by_label = rows_of("group=label")
     by_flow = rows_of("group=flow")
 
@@ -236,7 +238,7 @@ def test_groups_count_their_pipelines_and_what_waits_in_them() -> None:
 
 
 @pytest.mark.usefixtures("many")
-def test_what_needs_attention_comes_first_unless_a_column_is_chosen() -> None:
+def test_pipelines_that_need_attention_come_first_unless_a_column_is_sorted() -> None:
     rows = names(rows_of(""))
     fastest = names(rows_of("sort=-throughput"))
 
@@ -278,7 +280,7 @@ def test_one_cause_is_one_line_and_the_address_keeps_the_choice(operator: Client
     assert "and 1 more" in words_of(operator, "/")
 
 
-def test_texts_that_differ_in_numbers_have_one_cause() -> None:
+def test_texts_that_differ_only_in_numbers_share_one_cause() -> None:
     one = "The driver was RUNNING and has reported nothing for 42 s."
 
     assert same_words(one) == same_words(one.replace("42 s", "1 min 07 s"))

@@ -14,11 +14,11 @@ from tests.web.lineages import forked, over, points
 pytestmark = pytest.mark.django_db
 
 
-def test_a_pipeline_that_nobody_submitted_has_no_lineage() -> None:
+def test_an_unknown_pipeline_has_no_lineage() -> None:
     assert lineage("nothing") is None
 
 
-def test_a_run_without_points_stands_alone() -> None:
+def test_a_run_without_points_is_a_tree_of_its_own() -> None:
     new_run()
 
     [only] = lineage("flights") or []
@@ -50,7 +50,7 @@ def test_a_restore_forks_a_run_from_a_point_and_each_run_comes_before_its_forks(
     assert runs[1].points[0].forks == ["flights-3"]
 
 
-def test_what_a_restore_has_changed_is_said() -> None:
+def test_a_restored_run_lists_its_changed_settings_and_parameters() -> None:
     first = over(new_run(settings={"heartbeat.interval": "2 s"}))
     points(first, 2)
     second = forked(first, 2)
@@ -65,7 +65,7 @@ def test_what_a_restore_has_changed_is_said() -> None:
     assert "rate: not set → 7" in changes
 
 
-def test_points_come_in_the_order_in_which_they_were_completed() -> None:
+def test_points_are_ordered_by_completion() -> None:
     """A slow savepoint may complete after checkpoints of higher ids."""
     run = new_run()
     points(run, 2, 3, 1)
@@ -91,7 +91,7 @@ def test_runs_of_other_pipelines_are_not_shown() -> None:
     assert [run.run_id for run in lineage("flights") or []] == ["flights-1"]
 
 
-def test_a_point_that_was_forked_is_shown_however_many_came_after_it() -> None:
+def test_a_forked_point_is_shown_however_many_points_follow() -> None:
     first = over(new_run())
     points(first, *range(1, POINTS_PER_RUN_MAX + 20))
     forked(first, 3)
@@ -102,7 +102,7 @@ def test_a_point_that_was_forked_is_shown_however_many_came_after_it() -> None:
     assert len(shown) == POINTS_PER_RUN_MAX + 1
 
 
-def test_what_was_deleted_is_said() -> None:
+def test_deleted_points_are_marked_as_unavailable() -> None:
     run = new_run()
     points(run, 1, 2)
     Checkpoint.objects.filter(checkpoint_id=1).update(status=CheckpointStatus.DISCARDED)

@@ -63,7 +63,7 @@ def test_a_run_restored_from_another_pipeline_names_it(operator: Client) -> None
     assert "copy, run 1 copy-1 Created checkpoint 1 of flights, run 1" in words_of(operator)
 
 
-def test_of_very_many_runs_the_newest_are_shown(
+def test_only_the_newest_of_very_many_runs_are_shown(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lineage_page, "RUNS_MAX", 2)
@@ -78,7 +78,7 @@ def test_of_very_many_runs_the_newest_are_shown(
     assert "run 2 flights-2 Finished checkpoint 1 of flights-1" in words
 
 
-def test_the_newest_run_of_the_pipeline_is_shown_however_many_were_forked_from_it(
+def test_the_newest_run_of_the_pipeline_is_shown_however_many_forks_follow(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lineage_page, "RUNS_MAX", 2)
@@ -95,7 +95,7 @@ def test_the_newest_run_of_the_pipeline_is_shown_however_many_were_forked_from_i
     assert "run 2 newest flights-2" in words
 
 
-def test_a_run_that_was_restored_from_an_unknown_one_did_not_begin_at_the_beginning(
+def test_a_run_restored_from_an_unknown_run_is_not_shown_as_a_fresh_start(
     operator: Client,
 ) -> None:
     moved = over(new_run(restored_from="/elsewhere/chk-7", first_checkpoint_id=8))
@@ -114,17 +114,17 @@ def test_a_run_that_was_restored_from_an_unknown_one_did_not_begin_at_the_beginn
     )
 
 
-def test_before_the_first_run_it_says_what_will_be_there(operator: Client) -> None:
+def test_before_the_first_run_the_page_says_what_will_appear(operator: Client) -> None:
     new_run().delete()
 
     assert "The first run appears here when you start it." in words_of(operator)
 
 
-def test_there_is_no_lineage_of_what_is_not_there(operator: Client) -> None:
+def test_an_unknown_pipeline_has_no_lineage_page(operator: Client) -> None:
     assert operator.get(reverse("lineage", args=["nothing"])).status_code == 404
 
 
-def test_the_pipeline_leads_to_its_lineage(operator: Client) -> None:
+def test_the_pipeline_page_links_to_its_lineage(operator: Client) -> None:
     new_run()
 
     page = operator.get(reverse("pipeline", args=["flights"])).content.decode()

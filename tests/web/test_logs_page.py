@@ -69,7 +69,7 @@ def shown(answer: str) -> list[str]:
     return [row.strip() for row in rows]
 
 
-def test_all_lines_are_there_with_level_subtask_attempt_and_traceback(
+def test_each_line_is_shown_with_level_subtask_attempt_and_traceback(
     run: Run, operator: Client
 ) -> None:
     answer = page(operator)
@@ -96,7 +96,9 @@ def test_lines_are_found_by_level_subtask_and_text(
     assert shown(page(operator, query)) == found
 
 
-def test_a_link_shows_its_line_among_its_neighbours_also_later(run: Run, operator: Client) -> None:
+def test_a_link_still_shows_its_line_and_neighbours_after_newer_lines(
+    run: Run, operator: Client
+) -> None:
     link = LINKS.findall(page(operator))[1]
     keep(run, *(said(f"later {number}") for number in range(LINES_SHOWN)))
 
@@ -109,7 +111,7 @@ def test_a_link_shows_its_line_among_its_neighbours_also_later(run: Run, operato
     assert "it begins" not in shown(page(operator))  # the newest page is full
 
 
-def test_older_lines_are_a_page_away_and_none_is_left_out(run: Run, operator: Client) -> None:
+def test_older_lines_are_on_the_next_page_without_a_gap(run: Run, operator: Client) -> None:
     keep(run, *(said(f"later {number}") for number in range(LINES_SHOWN)))
     newest = page(operator)
 
@@ -121,7 +123,7 @@ def test_older_lines_are_a_page_away_and_none_is_left_out(run: Run, operator: Cl
     ]
 
 
-def test_the_part_that_is_followed_has_what_was_said_since(run: Run, operator: Client) -> None:
+def test_a_refresh_of_the_followed_part_has_the_new_lines(run: Run, operator: Client) -> None:
     keep(run, said("news"))
 
     answer = operator.get(reverse("logs-regions", args=["flights"]) + "?text=news")
@@ -138,7 +140,7 @@ def test_a_run_of_another_pipeline_is_not_shown_here(run: Run, operator: Client)
     assert operator.get(reverse("logs", args=["absent"])).status_code == 404
 
 
-def test_the_page_of_the_pipeline_links_to_it_and_a_sign_in_is_needed(
+def test_the_pipeline_page_links_to_the_logs_which_need_a_sign_in(
     run: Run, operator: Client, site: Path
 ) -> None:
     address = reverse("logs", args=["flights"])

@@ -73,25 +73,27 @@ def test_a_pipeline_that_never_ran_has_a_page(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("ends", [JobStatus.FINISHED, JobStatus.FAILED])
-def test_what_an_ended_run_reported_last_is_called_that(operator: Client, ends: JobStatus) -> None:
+def test_values_of_an_ended_run_are_marked_as_last_reported(
+    operator: Client, ends: JobStatus
+) -> None:
     fold(Story(new_run()).started().sampled().ended(ends))
 
     assert "they may have changed since" in words_of(operator)
 
 
-def test_what_the_attempt_before_reported_is_called_that(operator: Client) -> None:
+def test_values_of_the_previous_attempt_are_marked_as_such(operator: Client) -> None:
     fold(Story(new_run()).started().sampled().slot_killed())
 
     assert "were last reported in attempt 1" in words_of(operator)
 
 
-def test_what_runs_is_shown_as_it_is(operator: Client) -> None:
+def test_values_of_a_running_run_are_not_marked_as_outdated(operator: Client) -> None:
     fold(Story(new_run()).started().sampled())
 
     assert "they may have changed since" not in words_of(operator)
 
 
-def test_an_open_tab_takes_in_every_region_of_the_page(operator: Client) -> None:
+def test_a_refresh_updates_every_region_of_the_page(operator: Client) -> None:
     fold(Story(new_run()).started().sampled().wait(1_000).sampled())
 
     whole, regions = text_of(operator), text_of(operator, PAGE + "regions/")
@@ -102,7 +104,7 @@ def test_an_open_tab_takes_in_every_region_of_the_page(operator: Client) -> None
     assert '"@series-1"' in html.unescape(regions)
 
 
-def test_charts_are_drawn_once_a_sample_for_all_who_look_on(
+def test_charts_are_drawn_once_per_sample_for_all_viewers(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[str] = []
@@ -123,7 +125,7 @@ def test_charts_are_drawn_once_a_sample_for_all_who_look_on(
     assert page.count("50 % busy, 10 % backpressured, 40 % idle, ") == 2 * 4
 
 
-def test_the_table_below_the_charts_has_all_that_they_draw(operator: Client) -> None:
+def test_the_table_below_the_charts_has_every_drawn_value(operator: Client) -> None:
     fold(Story(new_run()).started().sampled().wait(1_000).sampled(records=2_000))
 
     page = words_of(operator)
@@ -132,7 +134,7 @@ def test_the_table_below_the_charts_has_all_that_they_draw(operator: Client) -> 
     assert page.count(moment) == 4
 
 
-def test_an_operators_row_is_the_mean_of_ratios_the_sum_of_counts_and_the_least_watermark() -> None:
+def test_an_operators_row_has_mean_ratios_summed_counts_and_the_least_watermark() -> None:
     (row,) = operator_rows(
         GRAPH,
         loads(
@@ -148,13 +150,13 @@ def test_an_operators_row_is_the_mean_of_ratios_the_sum_of_counts_and_the_least_
     assert [each.load.subtask for each in row.subtasks] == [0, 1]
 
 
-def test_a_sum_of_which_a_part_is_not_known_is_not_known() -> None:
+def test_a_sum_with_an_unknown_part_is_unknown() -> None:
     assert sum_known([1.0, 2.0]) == 3.0
     assert sum_known([1.0, None]) is None
     assert sum_known([]) is None
 
 
-def test_metrics_of_functions_are_shown_over_the_subtasks_and_for_each(operator: Client) -> None:
+def test_metrics_of_functions_are_shown_in_total_and_for_each_subtask(operator: Client) -> None:
     fold(Story(new_run()).started().sampled(records=0).wait(1_000).sampled(records=2_000))
 
     page = words_of(operator)
@@ -245,7 +247,7 @@ def test_a_trend_has_no_rate_across_a_restart() -> None:
     assert rates == [None, None]
 
 
-def test_the_lines_are_figures_that_break_where_the_run_was_silent() -> None:
+def test_the_lines_break_where_the_run_was_silent() -> None:
     story = Story(new_run()).started()
     for pause_ms in (1_000, 1_000, 60_000, 1_000, 1_000):
         story.wait(pause_ms).sampled()
@@ -258,7 +260,7 @@ def test_the_lines_are_figures_that_break_where_the_run_was_silent() -> None:
         assert min(breaks) >= 1
 
 
-def test_as_many_operators_as_can_be_told_apart_are_drawn() -> None:
+def test_only_as_many_operators_are_drawn_as_can_be_told_apart() -> None:
     fold(Story(new_run()).started().sampled().wait(1_000).sampled())
     moments: list[VertexMoment] = trends("flights-1")["join"]
 
@@ -269,7 +271,7 @@ def test_as_many_operators_as_can_be_told_apart_are_drawn() -> None:
 
 
 @pytest.mark.slow
-def test_names_of_operators_are_text_to_plotly() -> None:
+def test_names_of_operators_are_escaped_for_plotly() -> None:
     fold(Story(new_run()).started().sampled().wait(1_000).sampled())
     unruly = "<b>a</b>%{x}&"
 

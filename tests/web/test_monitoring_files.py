@@ -19,21 +19,21 @@ WRITTEN = re.compile(r"\$labels\.(\w+)|\{\{(\w+)\}\}")
 
 
 @pytest.mark.parametrize("file", ["alerts.yaml", "grafana-board.json"])
-def test_every_metric_that_is_used_is_served(file: str) -> None:
+def test_every_used_metric_is_served(file: str) -> None:
     used = {name for text in expressions()[file] for name in METRIC.findall(text)}
 
     assert used
     assert used <= set(served())
 
 
-def test_the_scraper_asks_the_address_that_answers() -> None:
+def test_the_scraper_uses_the_address_that_serves_the_metrics() -> None:
     config = yaml.safe_load((MONITORING / "scrape.yaml").read_text())
 
     assert config["scrape_configs"][0]["metrics_path"] == reverse("prometheus:metrics")
     assert config["rule_files"] == ["alerts.yaml"]
 
 
-def test_every_label_that_is_used_is_one_of_its_metric() -> None:
+def test_every_used_label_belongs_to_its_metric() -> None:
     every = [each for file in expressions().values() for each in file]
     assert any(MATCHED.findall(text) for text in every)
     assert any(GROUPED.findall(text) for text in every)
@@ -56,7 +56,7 @@ def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
         assert set(rule["annotations"]) == {"summary", "action"}
 
 
-def test_what_an_alert_or_a_legend_writes_is_left_over_by_its_expression() -> None:
+def test_labels_in_alert_texts_and_legends_survive_their_expression() -> None:
     rules = [rule for group in alerts()["groups"] for rule in group["rules"]]
     told = [(rule["expr"], rule["annotations"]["summary"]) for rule in rules]
     targets = [target for panel in board()["panels"] for target in panel["targets"]]
@@ -68,7 +68,7 @@ def test_what_an_alert_or_a_legend_writes_is_left_over_by_its_expression() -> No
         assert labels <= left_over_by(expression), (expression, text)
 
 
-def test_the_alerts_that_people_are_woken_by_are_there() -> None:
+def test_the_alerts_cover_the_most_urgent_metrics() -> None:
     used = {name for text in expressions()["alerts.yaml"] for name in METRIC.findall(text)}
 
     assert {

@@ -28,7 +28,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_the_project_has_all_that_a_repository_needs(project: Path) -> None:
+def test_a_new_project_has_every_file_that_a_repository_needs(project: Path) -> None:
     files = {str(path.relative_to(project)) for path in project.rglob("*") if path.is_file()}
 
     assert files == {
@@ -51,7 +51,7 @@ def test_the_project_has_all_that_a_repository_needs(project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_its_own_test_passes_without_anything_of_this_repository(project: Path) -> None:
+def test_the_tests_of_a_new_project_pass_outside_this_repository(project: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:django", "-p", "no:cacheprovider"],
         cwd=project,
@@ -66,7 +66,7 @@ def test_its_own_test_passes_without_anything_of_this_repository(project: Path) 
     assert "4 passed" in ran.stdout
 
 
-def test_its_pipeline_is_found_and_runs(
+def test_the_pipeline_of_a_new_project_is_found_and_runs(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(project))
@@ -85,7 +85,7 @@ def test_its_pipeline_is_found_and_runs(
     assert flow.summary == "Counts and sums orders per product and window."
 
 
-def test_a_name_that_is_no_package_is_refused_and_nothing_is_overwritten(project: Path) -> None:
+def test_a_name_that_is_not_a_package_is_refused_and_no_file_is_overwritten(project: Path) -> None:
     with pytest.raises(CommandError, match="'own-orders' is not a valid project name"):
         call_command("new", "own-orders", str(project))
     with pytest.raises(CommandError, match="already exists"):

@@ -26,7 +26,7 @@ def test_a_recovery_is_over_with_the_first_checkpoint_after_it() -> None:
     assert has_recovered(before)
 
 
-def test_a_newer_attempt_of_whose_recovery_nothing_is_known_has_not_recovered() -> None:
+def test_a_newer_attempt_without_a_known_recovery_has_not_recovered() -> None:
     story = Story(new_run(NAME)).started().completed()
     before = seen()
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("site")
         (RuntimeError("a mistake of ours"), 500, "The reason is in the log of the web server."),
     ],
 )
-def test_a_page_that_cannot_be_made_says_why_and_that_pipelines_go_on(
+def test_a_page_that_cannot_be_made_says_why(
     client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, said: str
 ) -> None:
     def fails(*_: object, **__: object) -> None:

@@ -17,20 +17,20 @@ from tests.web.lineages import forked, gave, over
 pytestmark = pytest.mark.usefixtures("site")
 
 
-def test_what_was_committed_after_the_point_is_counted() -> None:
+def test_output_committed_after_the_point_is_counted() -> None:
     run_of(new_run(), committed=4)
 
     assert [after(f"/points/flights-1/{number}") for number in (1, 2, 4)] == [27, 21, 0]
 
 
-def test_what_is_not_committed_or_void_is_not_set_aside() -> None:
+def test_uncommitted_or_void_output_does_not_count() -> None:
     run_of(new_run(), committed=2, prepared=1)
     LedgerRow.objects.filter(checkpoint_id=2).update(is_void=True)
 
     assert after("/points/flights-1/1") == 0
 
 
-def test_later_runs_count_and_of_a_run_only_what_its_successor_built_on() -> None:
+def test_output_of_later_runs_counts_and_of_each_run_up_to_its_fork() -> None:
     first = over(run_of(new_run(), committed=4))
     run_of(forked(first, 3), committed=2, first=4)
 
@@ -38,7 +38,7 @@ def test_later_runs_count_and_of_a_run_only_what_its_successor_built_on() -> Non
 
 
 @pytest.mark.parametrize("path", ["/points/flights-1/4", "/points/other-1/1", "/nowhere"])
-def test_what_the_newest_run_does_not_descend_from_is_not_known(path: str) -> None:
+def test_output_after_a_point_outside_the_newest_runs_ancestry_is_unknown(path: str) -> None:
     first = over(run_of(new_run(), committed=4))
     run_of(forked(first, 3), committed=1, first=4)
     run_of(new_run("other"), committed=1)
@@ -46,7 +46,7 @@ def test_what_the_newest_run_does_not_descend_from_is_not_known(path: str) -> No
     assert after(path) is None
 
 
-def test_where_the_ledger_does_not_reach_back_nothing_is_said(
+def test_output_is_unknown_where_the_ledger_does_not_reach_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_of(new_run(), committed=4)
@@ -58,7 +58,7 @@ def test_where_the_ledger_does_not_reach_back_nothing_is_said(
     assert after("/points/flights-1/3") is None
 
 
-def test_what_a_start_from_the_beginning_sets_aside_is_counted_by_sink() -> None:
+def test_output_set_aside_by_a_fresh_start_is_counted_by_sink() -> None:
     first = over(run_of(new_run(), committed=4))
     run_of(forked(first, 3), committed=2, prepared=1, first=4)
 
@@ -68,7 +68,7 @@ def test_what_a_start_from_the_beginning_sets_aside_is_counted_by_sink() -> None
     assert each.first_at <= each.last_at
 
 
-def test_more_than_the_ledger_still_holds_is_said_to_be_more(
+def test_a_sum_beyond_the_kept_ledger_is_marked_as_incomplete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_of(new_run(), committed=4)

@@ -118,7 +118,7 @@ def _no_failures_so_far() -> None:
     cache.clear()
 
 
-def test_quarantined_records_are_answered_newest_first() -> None:
+def test_quarantined_records_are_returned_newest_first() -> None:
     running()
     run = Run.objects.get(run_id="flights-1")
     Story(run).tell(quarantined(7, count=1), quarantined(8, count=2), quarantined(9, count=3))
@@ -146,7 +146,7 @@ def test_every_query_has_an_address_and_answers() -> None:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_an_action_stores_one_request_and_says_how_to_ask_after_it(action: str) -> None:
+def test_an_action_stores_one_request_and_returns_its_id(action: str) -> None:
     running()
     given, kind = ACTIONS[action]
     client = bearer(TokenScope.ACT)
@@ -159,7 +159,7 @@ def test_an_action_stores_one_request_and_says_how_to_ask_after_it(action: str) 
     assert answer.json()["request_id"] == stored.request_id
 
 
-def test_a_wait_for_a_restart_is_ended_once_and_what_does_not_wait_is_refused() -> None:
+def test_a_retry_ends_a_wait_for_restart_once_and_is_refused_otherwise() -> None:
     running()
     client, address = bearer(TokenScope.ACT), "pipelines/flights/retry"
     refused = post(client, address, {"reason": "drill"})
@@ -194,7 +194,7 @@ def test_a_savepoint_is_labelled_and_found_by_its_key() -> None:
     assert client.get("/api/savepoints/views-1-9").status_code == 404
 
 
-def test_the_rows_in_a_savepoint_are_answered_from_place_to_place() -> None:
+def test_the_rows_in_a_savepoint_are_returned_page_by_page() -> None:
     stopped_run(keys=(60,))
     client = bearer(TokenScope.READ)
 
@@ -230,7 +230,7 @@ def test_savepoints_are_verified_and_compared_step_by_step() -> None:
     assert post(client, "savepoints/views-1-9/verification", {}).status_code == 404
 
 
-def test_an_audit_is_asked_for_and_found_again() -> None:
+def test_an_audit_is_requested_and_found_again() -> None:
     running()
     client = bearer(TokenScope.ACT)
 
@@ -244,7 +244,7 @@ def test_an_audit_is_asked_for_and_found_again() -> None:
     assert post(client, "pipelines/nothing/audits", {}).status_code == 422
 
 
-def test_a_replay_of_the_quarantine_is_asked_for_and_refused_in_a_sentence(
+def test_a_replay_of_the_quarantine_is_accepted_or_refused_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     running()
@@ -265,7 +265,7 @@ def test_a_replay_of_the_quarantine_is_asked_for_and_refused_in_a_sentence(
     assert [(each.path, each.replays) for each in asked] == [("/x", ["numbers"])]
 
 
-def test_a_restore_goes_past_the_gaps_that_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_request_passes_on_the_accepted_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     running()
     client, asked = bearer(TokenScope.ACT), list[Restore]()
     gap = "events clicks-0 1200-4799"
@@ -294,7 +294,7 @@ def test_asking_twice_under_one_id_is_one_request() -> None:
     assert ids == {"nightly-1"}
 
 
-def test_a_fault_that_is_asked_for_twice_under_one_id_happens_once() -> None:
+def test_a_fault_requested_twice_under_one_id_happens_once() -> None:
     running()
     Pipeline.objects.update(allows_faults=True)
     client = bearer(TokenScope.ACT)
@@ -316,7 +316,7 @@ def test_a_fault_that_is_asked_for_twice_under_one_id_happens_once() -> None:
     )
 
 
-def test_what_is_wrong_is_told_with_its_place_or_in_one_sentence() -> None:
+def test_an_error_is_reported_with_its_place_or_in_one_sentence() -> None:
     running()
     client = bearer(TokenScope.ACT)
 
@@ -337,7 +337,7 @@ def test_what_is_wrong_is_told_with_its_place_or_in_one_sentence() -> None:
     assert Request.objects.count() == 1
 
 
-def test_what_is_not_there_says_so() -> None:
+def test_unknown_names_are_not_found() -> None:
     running()
     client = bearer(TokenScope.READ)
 
@@ -357,14 +357,14 @@ def test_what_is_not_there_says_so() -> None:
         assert answer.json()["errors"][0].startswith("There is no ")
 
 
-def test_a_number_that_no_row_can_have_is_refused() -> None:
+def test_a_number_out_of_range_is_refused() -> None:
     client = bearer(TokenScope.READ)
 
     for address in (f"runs/x/checkpoints/{2**63}", "requests?limit=0", "runs/x/samples?limit=9999"):
         assert client.get(f"/api/{address}").status_code == 422
 
 
-def test_a_lab_is_asked_for_once_and_found_under_its_key() -> None:
+def test_a_lab_is_requested_once_and_found_under_its_key() -> None:
     client = bearer(TokenScope.ACT)
     asked = {"reason": "to compare", "records": 5_000, "modes": ["acked"]}
 
@@ -386,7 +386,7 @@ def test_a_lab_is_asked_for_once_and_found_under_its_key() -> None:
     assert (again.status_code, Lab.objects.count()) == (422, 1)
 
 
-def test_the_report_of_a_lab_is_what_is_described() -> None:
+def test_the_report_of_a_lab_matches_its_description() -> None:
     now, client = timezone.now(), bearer(TokenScope.READ)
     told = json.loads(msgspec.json.encode(report(mode("exactly-once"))))
     row = Lab.objects.create(
@@ -402,7 +402,7 @@ def test_the_report_of_a_lab_is_what_is_described() -> None:
     assert set(shape["properties"]["modes"]["items"]["properties"]) == set(told["modes"][0])
 
 
-def test_the_planner_says_what_was_measured_and_what_follows() -> None:
+def test_the_planner_returns_the_measurements_and_its_advice() -> None:
     running()
 
     found = bearer(TokenScope.READ).get("/api/pipelines/flights/planner").json()
@@ -412,7 +412,7 @@ def test_the_planner_says_what_was_measured_and_what_follows() -> None:
     assert 0 < found["lost_ratio_advised"] <= found["lost_ratio_now"]
 
 
-def test_an_alert_is_looked_after_by_whoever_holds_the_token() -> None:
+def test_an_alert_is_acknowledged_in_the_name_of_the_token() -> None:
     make_default_rules()
     running()
     rule, pipeline = AlertRule.objects.all()[0], Pipeline.objects.get()

@@ -103,12 +103,12 @@ def _no_failures_so_far() -> None:
     cache.clear()
 
 
-def test_it_is_decided_of_every_address_that_changes_something_who_may() -> None:
+def test_the_table_of_rights_covers_every_address_that_changes_something() -> None:
     assert {route for route, methods in routes().items() if "post" in methods} == set(NEEDED)
     assert {method for methods in routes().values() for method in methods} == {"get", "post"}
 
 
-def test_the_description_says_of_each_address_who_may_ask_it() -> None:
+def test_the_description_names_the_tokens_and_roles_each_address_accepts() -> None:
     told = {
         ACT: [{"token": ["act"]}, {"session": ["admin"]}],
         CONFIGURE: [{"token": ["configure"]}, {"session": ["admin"]}],
@@ -126,7 +126,7 @@ def test_the_description_says_of_each_address_who_may_ask_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("caller", CALLERS)
-def test_a_caller_reads_everything_and_changes_what_the_right_is_for(caller: str) -> None:
+def test_each_caller_may_read_and_change_only_what_its_rights_allow(caller: str) -> None:
     running()
     make, rights = CALLERS[caller]
     client = make()
@@ -167,7 +167,7 @@ def test_nothing_is_answered_without_a_token_or_session(header: str | None) -> N
     assert what_was_done() == before
 
 
-def test_who_came_with_a_one_time_password_chooses_their_own_before_anything() -> None:
+def test_the_api_redirects_to_the_password_page_after_a_one_time_password() -> None:
     running()
     made = services.invite(name="eve", role=Role.ADMIN, requester="ada", reason="new here")
     client, before = came_in(made.name, made.password), what_was_done()
@@ -190,7 +190,9 @@ def test_who_came_with_a_one_time_password_chooses_their_own_before_anything() -
         (TokenScope.READ, "labs", "a token of scope 'act'"),
     ],
 )
-def test_a_token_that_may_not_is_told_what_may(scope: TokenScope, route: str, words: str) -> None:
+def test_a_refused_token_learns_which_caller_may_act(
+    scope: TokenScope, route: str, words: str
+) -> None:
     answer = post(bearer(scope), f"/api/{route}")
 
     assert answer.status_code == 403

@@ -45,7 +45,7 @@ def program() -> Client:
     return bearer(TokenScope.CONFIGURE)
 
 
-def test_a_rule_is_made_for_a_pipeline_and_answered_as_it_is_read(program: Client) -> None:
+def test_making_a_rule_for_a_pipeline_returns_it_as_a_later_read_does(program: Client) -> None:
     running()
 
     answer = post(program, "alerts/rules", {**RULE, "pipeline": "flights"})
@@ -71,7 +71,7 @@ def test_the_band_of_a_rule_is_changed(program: Client) -> None:
     assert alert_queries.rules()[0].band == Band(**band)
 
 
-def test_a_rule_that_is_switched_off_clears_what_fires(program: Client) -> None:
+def test_switching_a_rule_off_clears_its_firing_alerts(program: Client) -> None:
     running()
     post(program, "alerts/rules", RULE)
     rule, pipeline = AlertRule.objects.get(), Pipeline.objects.get()
@@ -89,7 +89,7 @@ def test_a_rule_that_is_switched_off_clears_what_fires(program: Client) -> None:
     )
 
 
-def test_a_rule_is_deleted_and_the_others_are_answered(program: Client) -> None:
+def test_deleting_a_rule_returns_the_remaining_rules(program: Client) -> None:
     post(program, "alerts/rules", RULE)
     post(program, "alerts/rules", {**RULE, "name": "other"})
 
@@ -99,7 +99,7 @@ def test_a_rule_is_deleted_and_the_others_are_answered(program: Client) -> None:
     assert [rule.name for rule in alert_queries.rules()] == ["other"]
 
 
-def test_the_key_of_a_webhook_is_in_the_answer_that_makes_it(program: Client) -> None:
+def test_making_a_webhook_returns_its_key(program: Client) -> None:
     answer = post(program, "alerts/channels/webhooks", WEBHOOK)
 
     assert answer.status_code == 200, answer.content
@@ -108,7 +108,7 @@ def test_the_key_of_a_webhook_is_in_the_answer_that_makes_it(program: Client) ->
     assert made.address == WEBHOOK["address"]
 
 
-def test_a_channel_of_mail_is_made(program: Client, settings: Any) -> None:
+def test_a_mail_channel_is_made_once_a_mail_server_is_known(program: Client, settings: Any) -> None:
     asked = {"name": "night", "addresses": "ann@example.org, bob@example.org"}
 
     without_server = post(program, "alerts/channels/mails", asked)
@@ -138,7 +138,7 @@ def test_a_channel_is_deleted(program: Client) -> None:
     assert not Channel.objects.exists()
 
 
-def test_history_is_kept_for_a_choice_that_is_offered(program: Client) -> None:
+def test_the_history_limit_can_be_set_to_an_offered_choice(program: Client) -> None:
     offered = program.get("/api/history/CHECKPOINTS/choices").json()
     choice = next(each for each in offered if not each["is_chosen"])
 
@@ -152,7 +152,7 @@ def test_history_is_kept_for_a_choice_that_is_offered(program: Client) -> None:
 
 
 @pytest.mark.parametrize("keep", ["PT1S", "P999999D", "-P1D"])
-def test_history_is_kept_for_nothing_that_is_not_offered(program: Client, keep: str) -> None:
+def test_a_history_limit_that_is_not_offered_is_refused(program: Client, keep: str) -> None:
     answer = post(program, "history/METRICS", {"keep": keep})
 
     assert answer.status_code == 422
@@ -160,7 +160,7 @@ def test_history_is_kept_for_nothing_that_is_not_offered(program: Client, keep: 
     assert limits.kept_for(Kind.METRICS) == limits.default(Kind.METRICS)
 
 
-def test_the_secret_of_a_token_is_in_the_answer_that_makes_it_and_opens(admin: Client) -> None:
+def test_making_a_token_returns_a_secret_that_opens_the_api(admin: Client) -> None:
     ends = timezone.now() + timedelta(days=7)
 
     answer = post(admin, "tokens", {**TOKEN, "expires_at": ends.isoformat()})
@@ -172,7 +172,7 @@ def test_the_secret_of_a_token_is_in_the_answer_that_makes_it_and_opens(admin: C
     assert (ApiToken.objects.get().created_by, ApiToken.objects.get().expires_at) == ("ada", ends)
 
 
-def test_whether_a_token_ends_has_to_be_said(admin: Client) -> None:
+def test_a_request_for_a_token_has_to_state_its_expiry(admin: Client) -> None:
     answer = post(admin, "tokens", {"name": "ci", "scope": "read"})
 
     assert (answer.status_code, sentence(answer)) == (422, "body.asked.expires_at: Field required")
@@ -188,7 +188,7 @@ def test_a_revoked_token_opens_nothing(admin: Client) -> None:
     assert holder.get("/api/pipelines").status_code == 401
 
 
-def test_who_is_invited_comes_in_with_the_password_of_the_answer(admin: Client) -> None:
+def test_an_invited_person_signs_in_with_the_returned_password(admin: Client) -> None:
     answer = post(admin, "people", {"name": "eve", "role": "admin"})
 
     assert answer.status_code == 200, answer.content
@@ -206,7 +206,7 @@ def test_a_role_is_changed(admin: Client) -> None:
     assert queries.person("olaf").role is Role.ADMIN
 
 
-def test_a_one_time_password_ends_the_sessions_of_its_person(admin: Client) -> None:
+def test_a_new_one_time_password_ends_the_sessions_of_the_person(admin: Client) -> None:
     made = post(admin, "people", {"name": "eve", "role": "operator"}).json()
     session = came_in("eve", made["password"])
 
@@ -217,7 +217,7 @@ def test_a_one_time_password_ends_the_sessions_of_its_person(admin: Client) -> N
     assert "/login/" in session.get("/")["Location"]
 
 
-def test_who_is_deactivated_is_shut_out_until_reactivated(admin: Client) -> None:
+def test_a_deactivated_person_cannot_sign_in_until_reactivated(admin: Client) -> None:
     made = post(admin, "people", {"name": "eve", "role": "operator"}).json()
 
     out = post(admin, "people/eve/deactivate", {})
@@ -252,7 +252,7 @@ def test_who_is_deactivated_is_shut_out_until_reactivated(admin: Client) -> None
         ("alerts/rules", {**RULE, "reason": " "}, "Say why in a few words"),
     ],
 )
-def test_what_the_services_refuse_is_told_in_their_sentence_and_changes_nothing(
+def test_a_refusal_repeats_the_sentence_of_the_service_and_changes_nothing(
     admin: Client, address: str, given: dict[str, Any], words: str
 ) -> None:
     answer = post(admin, address, given)
@@ -293,13 +293,13 @@ def test_each_change_is_logged_with_who_and_why(admin: Client) -> None:
     assert {(each["who"], each["reason"]) for each in logged} == {("ada", "drill")}
 
 
-def test_a_token_that_configures_is_named_in_the_log(program: Client) -> None:
+def test_the_log_names_the_token_that_made_a_change(program: Client) -> None:
     post(program, "alerts/rules", RULE)
 
     assert queries.admin_actions()[0].who == "token deploy"
 
 
-def test_no_secret_is_answered_twice(admin: Client) -> None:
+def test_no_secret_is_returned_twice(admin: Client) -> None:
     running()
     webhook = post(admin, "alerts/channels/webhooks", WEBHOOK).json()
     token = post(admin, "tokens", TOKEN).json()

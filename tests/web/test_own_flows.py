@@ -66,7 +66,7 @@ def shops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings) -> Iterator
     sys.modules.pop("declared_shop", None)
 
 
-def test_the_start_form_follows_from_the_declared_class(admin: Client) -> None:
+def test_the_start_form_is_derived_from_the_declared_class(admin: Client) -> None:
     page = admin.get(reverse("submit"), {"flow": "shop"}).content.decode()
 
     assert '<select name="parameter-is_verbose"' in page
@@ -74,7 +74,7 @@ def test_the_start_form_follows_from_the_declared_class(admin: Client) -> None:
     assert "of the price service (a secret: give the place that keeps it" in page
 
 
-def test_a_broken_pipeline_shows_its_traceback_and_the_others_can_be_started(admin: Client) -> None:
+def test_a_broken_pipeline_shows_its_traceback_and_does_not_block_the_others(admin: Client) -> None:
     broken = admin.get(reverse("submit"), {"flow": "broken"})
     started = admin.post(reverse("submit") + "?flow=shop", FIELDS)
 
@@ -87,7 +87,7 @@ def test_a_broken_pipeline_shows_its_traceback_and_the_others_can_be_started(adm
     assert Pipeline.objects.get().flow == "shop"
 
 
-def test_an_exception_while_it_is_built_is_shown_in_the_form_with_the_traceback(
+def test_the_form_shows_the_traceback_if_building_the_pipeline_fails(
     admin: Client,
 ) -> None:
     answer = admin.post(reverse("submit") + "?flow=shop", FIELDS | {"parameter-is_verbose": "true"})
@@ -109,7 +109,7 @@ def test_a_secret_given_as_text_is_refused(admin: Client) -> None:
     assert not Pipeline.objects.exists()
 
 
-def test_the_command_lists_all_and_the_reason_of_those_that_cannot_be_used() -> None:
+def test_the_command_lists_every_pipeline_and_why_one_cannot_be_used() -> None:
     rows = {row["name"]: row for row in json.loads(told("--json"))}
 
     assert rows["shop"]["summary"] == "Counts orders."
@@ -117,7 +117,7 @@ def test_the_command_lists_all_and_the_reason_of_those_that_cannot_be_used() -> 
     assert "page_views" in rows
 
 
-def test_the_command_lists_the_parameters_of_one() -> None:
+def test_the_command_lists_the_parameters_of_a_pipeline() -> None:
     lines = told("declared_shop:shop").splitlines()
 
     assert lines == [
@@ -127,7 +127,7 @@ def test_the_command_lists_the_parameters_of_one() -> None:
     ]
 
 
-def test_commands_show_the_sentence_and_below_it_the_traceback() -> None:
+def test_commands_print_one_sentence_and_then_the_traceback() -> None:
     with pytest.raises(CommandError) as of_listing:
         told("broken")
     with pytest.raises(CommandError) as of_start:
@@ -146,7 +146,7 @@ def test_programs_start_declared_pipelines_only() -> None:
         check_declared("declared_shop:shop")
 
 
-def test_a_reference_that_is_too_long_to_be_stored_is_refused() -> None:
+def test_a_pipeline_reference_too_long_to_store_is_refused() -> None:
     with pytest.raises(Rejected, match=r"has 85 characters in its name, and may have 80; declare"):
         check_startable("x" * 80 + ":shop", 1, 128, {}, {})
 

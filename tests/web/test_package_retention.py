@@ -112,7 +112,7 @@ def test_a_package_that_nothing_names_is_removed_for_good(store: CodeStore, tmp_
     assert removed.what == f"removed package shipped-shop 1.0 ({code.sha256})"
 
 
-def test_the_sweep_deletes_what_nothing_needs_and_leaves_new_packages(
+def test_the_sweep_deletes_unneeded_packages_but_leaves_new_ones(
     store: CodeStore, tmp_path: Path
 ) -> None:
     named, unnamed = aged(store, tmp_path, "1.0"), aged(store, tmp_path, "1.1")
@@ -127,7 +127,9 @@ def test_the_sweep_deletes_what_nothing_needs_and_leaves_new_packages(
     assert line.actor == getpass.getuser()
 
 
-def test_the_daily_sweep_is_in_the_log_without_a_person(store: CodeStore, tmp_path: Path) -> None:
+def test_the_daily_sweep_is_logged_under_the_name_of_ftdash(
+    store: CodeStore, tmp_path: Path
+) -> None:
     aged(store, tmp_path, "1.0")
 
     tasks.shorten_run_files()
@@ -136,7 +138,7 @@ def test_the_daily_sweep_is_in_the_log_without_a_person(store: CodeStore, tmp_pa
     assert (line.actor, line.why) == ("ftdash", "nothing needs it")
 
 
-def test_a_package_that_is_added_is_in_the_log(store: CodeStore, tmp_path: Path) -> None:
+def test_adding_a_package_is_logged_even_if_it_is_refused(store: CodeStore, tmp_path: Path) -> None:
     given = shop_wheel(tmp_path / "1.0", "1.0")
 
     package("add", str(given), "--reason", "for orders")

@@ -62,14 +62,14 @@ def handler() -> Iterator[PageHandler]:
     released.set()
 
 
-def test_requests_one_after_the_other_are_answered_by_one_thread(handler: PageHandler) -> None:
+def test_one_thread_answers_consecutive_requests(handler: PageHandler) -> None:
     async def asked() -> list[bytes]:
         return [await body(handler, "/thread/") for _ in range(3)]
 
     assert len(set(asyncio.run(asked()))) == 1
 
 
-def test_a_view_that_waits_holds_up_no_other(handler: PageHandler) -> None:
+def test_a_waiting_view_does_not_hold_up_others(handler: PageHandler) -> None:
     async def asked() -> list[bytes]:
         waiting = [requested(handler, "/held-up/") for _ in range(THREADS - 1)]
         others = [await body(handler, "/thread/") for _ in range(2 * THREADS)]
@@ -80,7 +80,7 @@ def test_a_view_that_waits_holds_up_no_other(handler: PageHandler) -> None:
     assert len(set(asyncio.run(asked()))) == 1
 
 
-def test_streams_that_go_on_leave_their_threads_to_others(handler: PageHandler) -> None:
+def test_open_streams_leave_their_threads_to_other_requests(handler: PageHandler) -> None:
     async def asked() -> bytes:
         streams = [requested(handler, "/stream/") for _ in range(2 * THREADS)]
         for each in streams:
@@ -91,7 +91,7 @@ def test_streams_that_go_on_leave_their_threads_to_others(handler: PageHandler) 
     assert asyncio.run(asked())
 
 
-def test_who_sends_a_request_slowly_takes_no_thread_until_it_is_there(handler: PageHandler) -> None:
+def test_a_slow_request_takes_no_thread_before_it_is_complete(handler: PageHandler) -> None:
     async def asked() -> bytes:
         slow = [opened(handler, "/thread/") for _ in range(2 * THREADS)]
         for each in slow:
@@ -101,7 +101,7 @@ def test_who_sends_a_request_slowly_takes_no_thread_until_it_is_there(handler: P
     assert asyncio.run(asked())
 
 
-def test_what_a_coroutine_asks_of_a_thread_is_done_by_the_one_of_its_request(
+def test_sync_calls_of_a_coroutine_run_on_the_thread_of_its_request(
     handler: PageHandler,
 ) -> None:
     async def asked() -> tuple[bytes, bytes]:
@@ -111,7 +111,7 @@ def test_what_a_coroutine_asks_of_a_thread_is_done_by_the_one_of_its_request(
     assert coroutine == view
 
 
-def test_a_view_that_fails_is_answered_with_an_error_and_frees_its_thread(
+def test_a_failing_view_returns_an_error_and_frees_its_thread(
     handler: PageHandler,
 ) -> None:
     async def asked() -> tuple[int, bytes, bytes]:

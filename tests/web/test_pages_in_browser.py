@@ -178,7 +178,7 @@ def opened(
 
 
 @pytest.mark.parametrize("name", FILLED)
-def test_a_page_is_looked_at_with_something_on_it(
+def test_each_page_under_test_has_content_on_it(
     signed_in: BrowserContext, reached: dict[str, str], name: str
 ) -> None:
     text = html.unescape(signed_in.request.get(reached[name]).text())
@@ -194,7 +194,7 @@ def test_links_lead_to_every_page(reached: dict[str, str]) -> None:
     assert names - set(PAGES) - set(NO_PAGES) - regions == set(), "an address of which kind?"
 
 
-def test_a_page_is_clean_whole_and_for_everybody(opened: Opened) -> None:
+def test_a_page_is_accessible_fits_its_window_and_logs_nothing(opened: Opened) -> None:
     """Checks the page at a desk, in both colour schemes, and then in a window as narrow as a phone.
 
     Nothing appears in the console, scrolls sideways, is cut off, violates WCAG 2.1 AA by axe's
@@ -216,7 +216,7 @@ def test_a_page_is_clean_whole_and_for_everybody(opened: Opened) -> None:
     assert unreachable(page) == []
 
 
-def test_a_page_is_used_with_keys_alone(opened: Opened) -> None:
+def test_a_page_can_be_used_with_the_keyboard_alone(opened: Opened) -> None:
     """Everything that opens is open, and nothing is replaced during the walk."""
     page = opened.page
     page.set_viewport_size(WIDTHS["desk"])
@@ -234,7 +234,7 @@ def test_a_page_is_used_with_keys_alone(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_DIALOGS)
-def test_dialogs_are_walked_through_and_give_the_keyboard_back(
+def test_dialogs_work_by_keyboard_and_return_the_focus_to_their_opener(
     signed_in: BrowserContext, reached: dict[str, str], name: str
 ) -> None:
     page = page_that_stays(signed_in, reached[name])
@@ -254,7 +254,7 @@ def test_dialogs_are_walked_through_and_give_the_keyboard_back(
     page.close()
 
 
-def test_moments_are_in_the_viewers_zone_on_every_page_and_in_parts_that_come_later(
+def test_times_are_shown_in_the_viewers_zone_on_pages_and_in_later_updates(
     dashboard: Site, browser: Browser, reached: dict[str, str]
 ) -> None:
     context = browser.new_context(base_url=dashboard.address, timezone_id="Asia/Tokyo")
@@ -288,7 +288,7 @@ def test_moments_are_in_the_viewers_zone_on_every_page_and_in_parts_that_come_la
 
 
 @pytest.mark.parametrize(("zone", "typed", "utc"), TYPED, ids=[each[0] for each in TYPED])
-def test_moments_are_typed_in_the_viewers_zone_and_asked_for_in_utc(
+def test_times_are_typed_in_the_viewers_zone_and_sent_in_utc(
     dashboard: Site, browser: Browser, zone: str, typed: str, utc: str
 ) -> None:
     context = browser.new_context(base_url=dashboard.address, timezone_id=zone)
@@ -310,7 +310,7 @@ def test_moments_are_typed_in_the_viewers_zone_and_asked_for_in_utc(
 
 
 @pytest.mark.parametrize("width", [1280, 1440])
-def test_the_table_of_all_pipelines_is_whole_at_a_desk(
+def test_the_table_of_all_pipelines_fits_at_desk_width(
     signed_in: BrowserContext, width: int
 ) -> None:
     """Holds for any length of the name of the operator that holds others up."""
@@ -325,7 +325,7 @@ def test_the_table_of_all_pipelines_is_whole_at_a_desk(
 
 
 @pytest.mark.parametrize("name", TOLD_IN)
-def test_what_happened_is_read_on_a_phone_without_scrolling_sideways(
+def test_a_phone_shows_each_event_beside_its_time_without_scrolling(
     signed_in: BrowserContext, reached: dict[str, str], name: str
 ) -> None:
     """The event is beside its time, even if the time shows another day."""
@@ -341,7 +341,7 @@ def test_what_happened_is_read_on_a_phone_without_scrolling_sideways(
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "measured-lab"])
-def test_charts_in_a_window_of_another_width_are_as_if_loaded_in_it(
+def test_charts_redraw_after_a_resize_as_if_loaded_at_that_width(
     signed_in: BrowserContext, reached: dict[str, str], name: str
 ) -> None:
     """Charts adapt even if no news arrives to redraw them, as when the connection is cut."""
@@ -359,7 +359,7 @@ def test_charts_in_a_window_of_another_width_are_as_if_loaded_in_it(
     page.close()
 
 
-def test_an_open_dialog_is_whole_and_for_everybody(signed_in: BrowserContext) -> None:
+def test_an_open_dialog_is_accessible_and_fits_its_window(signed_in: BrowserContext) -> None:
     page = signed_in.new_page()
     page.goto("/pipelines/flight_delays/")
     wait_until_live(page)
@@ -378,7 +378,7 @@ def test_an_open_dialog_is_whole_and_for_everybody(signed_in: BrowserContext) ->
     page.close()
 
 
-def test_every_form_that_acts_is_clean_whole_and_for_everybody(
+def test_every_action_form_is_accessible_fits_its_window_and_logs_nothing(
     signed_in: BrowserContext, reached: dict[str, str]
 ) -> None:
     """On a phone in light, at a desk in dark; `act` and `settings-action` are tested above, too.
@@ -407,7 +407,9 @@ def test_every_form_that_acts_is_clean_whole_and_for_everybody(
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_way_in_is_clean(dashboard: Site, browser: Browser, width: str) -> None:
+def test_the_sign_in_page_is_accessible_and_logs_nothing(
+    dashboard: Site, browser: Browser, width: str
+) -> None:
     page = browser.new_page(viewport=WIDTHS[width])
     said = complaints_of(page)
 

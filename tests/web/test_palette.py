@@ -26,7 +26,7 @@ def found(client: Client, words: str) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("flights")
-def test_it_finds_pipelines_pages_checkpoints_and_actions(admin: Client) -> None:
+def test_the_palette_finds_pipelines_pages_checkpoints_and_actions(admin: Client) -> None:
     assert next(iter(found(admin, "fli").items())) == ("/pipelines/flights/", "flights")
     assert found(admin, "flights+metrics") == {
         "/pipelines/flights/metrics/": "flights: metrics",
@@ -49,5 +49,5 @@ def test_only_people_who_may_act_find_actions(admin: Client, operator: Client) -
     assert operator.get("/pipelines/flights/cancel/").status_code == 403
 
 
-def test_who_has_not_signed_in_gets_nothing(client: Client) -> None:
+def test_the_palette_requires_a_sign_in(client: Client) -> None:
     assert client.get("/palette/").status_code == 302

@@ -26,7 +26,7 @@ AGAINST_THE_LAST_ADMIN: dict[str, Change] = {
 }
 
 
-def test_a_one_time_password_opens_the_page_where_one_chooses_and_nothing_else() -> None:
+def test_a_one_time_password_opens_only_the_page_to_choose_a_new_one() -> None:
     client = first_time(invited("olaf", Role.ADMIN))
 
     for address in ("/", "/settings/", "/settings/invite/", "/v1/jobs", "/api/pipelines"):
@@ -38,7 +38,7 @@ def test_a_one_time_password_opens_the_page_where_one_chooses_and_nothing_else()
     assert client.post(reverse("logout")).status_code == 302
 
 
-def test_after_a_password_was_chosen_everything_opens_and_the_old_one_nothing() -> None:
+def test_the_chosen_password_opens_everything_and_the_old_one_nothing() -> None:
     made = invited("olaf")
     client = first_time(made)
 
@@ -51,7 +51,7 @@ def test_after_a_password_was_chosen_everything_opens_and_the_old_one_nothing() 
     assert came_in("olaf", CHOSEN).get("/").status_code == 200
 
 
-def test_a_password_that_anybody_guesses_is_not_taken() -> None:
+def test_a_common_password_is_refused() -> None:
     made = invited("olaf")
     client = first_time(made)
     common = {"new_password1": "password", "new_password2": "password"}
@@ -63,7 +63,7 @@ def test_a_password_that_anybody_guesses_is_not_taken() -> None:
     assert client.get("/").status_code == 302
 
 
-def test_changing_ones_password_ends_the_other_sessions() -> None:
+def test_changing_a_password_ends_the_other_sessions_of_the_person() -> None:
     made = invited("olaf")
     first, second = first_time(made), first_time(made)
 
@@ -79,14 +79,14 @@ def test_a_name_that_cannot_be_used_is_refused(name: str) -> None:
         invited(name)
 
 
-def test_a_name_is_taken_in_whatever_case() -> None:
+def test_a_taken_name_is_refused_in_any_case() -> None:
     invited("olaf")
 
     with pytest.raises(Rejected, match="There is or was a person named 'Olaf'"):
         invited("Olaf")
 
 
-def test_a_role_holds_at_the_next_click() -> None:
+def test_a_role_change_takes_effect_on_the_next_request() -> None:
     admin_user("ada")
     olaf = operator_user("olaf")
     client = signed_in(olaf)
@@ -99,7 +99,7 @@ def test_a_role_holds_at_the_next_click() -> None:
     assert client.get("/settings/invite/").status_code == 403
 
 
-def test_whoever_is_made_operator_keeps_no_other_way_to_act() -> None:
+def test_a_change_to_operator_removes_every_other_right_to_act() -> None:
     admin_user("ada")
     group = Group.objects.create(name="acting")
     group.permissions.add(Permission.objects.get(codename="operate"))
@@ -111,7 +111,7 @@ def test_whoever_is_made_operator_keeps_no_other_way_to_act() -> None:
     assert not User.objects.get(username="root").has_perm("jobs.operate")
 
 
-def test_who_is_deactivated_is_out_at_once_and_comes_back_with_a_new_password() -> None:
+def test_deactivation_ends_sessions_and_reactivation_gives_a_new_password() -> None:
     admin_user("ada")
     olaf = operator_user("olaf")
     client = signed_in(olaf)
@@ -124,7 +124,7 @@ def test_who_is_deactivated_is_out_at_once_and_comes_back_with_a_new_password() 
 
 
 @pytest.mark.parametrize("change", AGAINST_THE_LAST_ADMIN)
-def test_the_last_admin_stays(change: str) -> None:
+def test_the_last_admin_cannot_be_demoted_deactivated_or_reset(change: str) -> None:
     admin_user("ada")
     invited("eve", Role.ADMIN)  # has not signed in yet, so does not count as an admin
     gone = admin_user("gone")
@@ -142,7 +142,7 @@ def test_the_last_admin_stays(change: str) -> None:
 
 
 @pytest.mark.parametrize("change", AGAINST_THE_LAST_ADMIN)
-def test_who_is_not_the_last_admin_can_be_changed(change: str) -> None:
+def test_an_admin_who_is_not_the_last_can_be_changed(change: str) -> None:
     admin_user("ada")
     invited("eve", Role.ADMIN)
 
@@ -151,7 +151,7 @@ def test_who_is_not_the_last_admin_can_be_changed(change: str) -> None:
     assert AdminAction.objects.filter(who="ada", subject="person eve").count() == 2
 
 
-def test_what_would_change_nothing_is_refused() -> None:
+def test_a_change_without_effect_is_refused() -> None:
     admin_user("ada")
     operator_user("olaf")
 

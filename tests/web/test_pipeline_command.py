@@ -79,7 +79,7 @@ def test_an_action_becomes_a_request(action: str, kind: RequestKind) -> None:
     assert (request.kind, request.reason) == (kind, "asked on the command line")
 
 
-def test_a_wait_for_a_restart_is_ended_and_what_does_not_wait_is_refused() -> None:
+def test_retry_ends_a_wait_for_a_restart_and_is_refused_otherwise() -> None:
     run = running()
     with pytest.raises(CommandError, match="does not wait for a restart: it is RUNNING"):
         call_command("pipeline", "retry", "flights")
@@ -97,7 +97,7 @@ def test_a_wait_for_a_restart_is_ended_and_what_does_not_wait_is_refused() -> No
 
 
 @pytest.mark.parametrize("action", ["savepoint", "stop", "cancel --with-savepoint"])
-def test_a_savepoint_is_labelled_when_it_is_asked_for(action: str) -> None:
+def test_a_savepoint_can_be_labelled_when_it_is_requested(action: str) -> None:
     running()
 
     answer(*action.split(), "flights", "--label", "before lunch", "--json")
@@ -106,7 +106,7 @@ def test_a_savepoint_is_labelled_when_it_is_asked_for(action: str) -> None:
     assert PointLabel.objects.get().label == "before lunch"
 
 
-def test_a_savepoint_is_labelled_afterwards() -> None:
+def test_an_existing_savepoint_can_be_labelled() -> None:
     story = Story(running())
     story.next_checkpoint = CheckpointId(2)
     story.completed(CheckpointKind.SAVEPOINT, path="/jobs/savepoint-1")
@@ -132,7 +132,7 @@ def test_list_and_status_read_what_the_pages_read() -> None:
     assert status["requests"] == []
 
 
-def test_for_people_lists_are_tables() -> None:
+def test_lists_are_printed_as_tables_by_default() -> None:
     running()
 
     title, heads, line = [row for row in printed("list") if row.strip(" ─")]
@@ -142,7 +142,7 @@ def test_for_people_lists_are_tables() -> None:
     assert line.split()[:3] == ["flights", "RUNNING", "1"]
 
 
-def test_the_status_has_its_points_and_what_was_asked() -> None:
+def test_the_status_shows_recovery_points_and_requests() -> None:
     running()
     call_command(
         "pipeline", "savepoint", "flights", "--reason", "[before] lunch", stdout=StringIO()
@@ -154,7 +154,7 @@ def test_the_status_has_its_points_and_what_was_asked() -> None:
     assert re.search(r"\bsavepoint .* s ago", text)
 
 
-def test_where_nothing_is_to_be_listed_a_sentence_says_so() -> None:
+def test_an_empty_list_is_printed_as_a_sentence() -> None:
     running()
 
     assert printed("savepoints", "flights") == ["flights has no savepoint."]
@@ -183,7 +183,7 @@ def test_a_refusal_is_one_sentence_and_status_2(arguments: list[str], sentence: 
 
 
 @pytest.mark.parametrize("phase", [RequestPhase.SUCCEEDED, RequestPhase.FAILED])
-def test_wait_ends_with_the_request_and_tells_failure_by_its_status(
+def test_wait_ends_with_the_request_and_exits_with_1_on_failure(
     monkeypatch: pytest.MonkeyPatch, phase: RequestPhase
 ) -> None:
     running()
@@ -213,7 +213,9 @@ def test_wait_ends_with_the_request_and_tells_failure_by_its_status(
         (["cancel", "-s"], RequestKind.CANCEL_WITH_SAVEPOINT, "CANONICAL"),
     ],
 )
-def test_savepoints_are_taken_as_asked(arguments: list[str], kind: RequestKind, given: str) -> None:
+def test_savepoint_commands_request_the_given_kind_and_format(
+    arguments: list[str], kind: RequestKind, given: str
+) -> None:
     running()
     action, *options = arguments
 
@@ -227,7 +229,7 @@ def test_savepoints_are_taken_as_asked(arguments: list[str], kind: RequestKind, 
     )
 
 
-def test_settings_are_changed_as_asked() -> None:
+def test_set_requests_the_given_settings() -> None:
     running()
 
     answer("set", "flights", "execution.checkpointing.timeout=1 min", "--reason", "slow", "--json")
@@ -237,7 +239,7 @@ def test_settings_are_changed_as_asked() -> None:
     assert request.command.parameters == {"execution.checkpointing.timeout": "1 min"}
 
 
-def test_a_restore_is_asked_for_with_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_request_passes_on_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict = {}
 
     def restore(what: Restore, **options: object) -> RequestId:
@@ -263,7 +265,7 @@ def test_a_restore_is_asked_for_with_its_flags(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("words", "sources"), [([], []), (["--source", "a", "--source", "b"], ["a", "b"])]
 )
-def test_a_replay_is_asked_for_from_the_point_and_of_the_sources_that_are_named(
+def test_a_replay_request_passes_on_the_given_point_and_sources(
     monkeypatch: pytest.MonkeyPatch, words: list[str], sources: list[str]
 ) -> None:
     asked: dict = {}
@@ -284,7 +286,7 @@ def test_a_replay_is_asked_for_from_the_point_and_of_the_sources_that_are_named(
 
 
 @pytest.mark.parametrize("refusal", ["", "The file a.parquet is missing."])
-def test_the_preflight_lists_its_findings_and_tells_refusal_by_its_status(
+def test_the_preflight_lists_its_findings_and_exits_with_1_on_refusal(
     monkeypatch: pytest.MonkeyPatch, refusal: str
 ) -> None:
     findings = [Finding(Check.MANIFEST, Outcome.FINE, "Savepoint 7.")]
@@ -305,7 +307,9 @@ def test_the_preflight_lists_its_findings_and_tells_refusal_by_its_status(
 
 
 @pytest.mark.parametrize("confirmation", [[], ["--confirm", "flights"]])
-def test_a_disposal_needs_the_savepoint_s_own_name(confirmation: list[str]) -> None:
+def test_a_disposal_has_to_be_confirmed_with_the_name_of_the_savepoint(
+    confirmation: list[str],
+) -> None:
     running()
 
     with pytest.raises(CommandError, match="--confirm savepoint-1-7"):
@@ -314,7 +318,7 @@ def test_a_disposal_needs_the_savepoint_s_own_name(confirmation: list[str]) -> N
     assert not Request.objects.exists()
 
 
-def test_a_confirmed_disposal_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_confirmed_disposal_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict = {}
 
     def dispose(**options: object) -> RequestId:

@@ -24,7 +24,7 @@ PERIODIC = {"execution.checkpointing.interval": "10 s"}
 pytestmark = pytest.mark.usefixtures("site")
 
 
-def test_what_was_measured_is_read_from_the_rows() -> None:
+def test_the_planner_reads_its_measurements_from_the_rows() -> None:
     fold(measured_story())
 
     facts = planning_facts("flights")
@@ -48,7 +48,7 @@ def test_what_was_measured_is_read_from_the_rows() -> None:
     assert (facts.arriving_per_s, facts.reading_per_s) == (1_000, 4_000)
 
 
-def test_savepoints_are_no_measure_of_a_checkpoint() -> None:
+def test_savepoints_do_not_count_as_measured_checkpoints() -> None:
     fold(Story(new_run(settings=PERIODIC)).started().completed(CheckpointKind.SAVEPOINT))
 
     facts = planning_facts("flights")
@@ -57,7 +57,7 @@ def test_savepoints_are_no_measure_of_a_checkpoint() -> None:
     assert facts.costs is None
 
 
-def test_a_barrier_that_overtook_held_nothing_up() -> None:
+def test_an_unaligned_checkpoint_counts_no_alignment_as_standstill() -> None:
     fold(measured_story())
     SubtaskPhase.objects.update(is_unaligned=True)
 
@@ -68,7 +68,7 @@ def test_a_barrier_that_overtook_held_nothing_up() -> None:
     assert facts.costs.standstill_ms == 1  # the cut alone
 
 
-def test_failures_count_over_the_lives_of_all_runs() -> None:
+def test_the_failure_rate_covers_the_lifetimes_of_all_runs() -> None:
     fold(measured_story().ended())
     fold(Story(new_run(settings=PERIODIC), ago(3_600_000)).started().wait(3_600_000).sampled())
 
@@ -80,7 +80,7 @@ def test_failures_count_over_the_lives_of_all_runs() -> None:
     assert facts.failures.observed_ms == pytest.approx(7_200_000, rel=0.01)
 
 
-def test_failures_that_are_not_kept_any_more_do_not_make_the_others_look_rarer() -> None:
+def test_deleted_failures_do_not_make_the_remaining_ones_look_rarer() -> None:
     run = new_run()
     Story(run).started().completed().slot_killed().slot_killed()
     Projector().run_once()
@@ -100,7 +100,7 @@ def test_failures_that_are_not_kept_any_more_do_not_make_the_others_look_rarer()
     assert Recovery.objects.count() == 1
 
 
-def test_the_advice_is_a_sentence_with_what_it_rests_on(operator: Client) -> None:
+def test_the_advice_names_the_measurements_it_rests_on(operator: Client) -> None:
     fold(measured_story())
 
     page = words_of(operator)
@@ -112,7 +112,7 @@ def test_the_advice_is_a_sentence_with_what_it_rests_on(operator: Client) -> Non
     assert "advised 22.0 s" in page
 
 
-def test_a_run_that_never_failed_bounds_the_rate(operator: Client) -> None:
+def test_a_run_that_never_failed_bounds_the_failure_rate(operator: Client) -> None:
     story = Story(new_run(settings=PERIODIC), ago(3_600_000)).started()
     fold(story.completed().wait(3_600_000).sampled())
 
@@ -121,7 +121,7 @@ def test_a_run_that_never_failed_bounds_the_rate(operator: Client) -> None:
     assert "it never failed in 1 h 00 min, so it fails less often than once in 20 min 00 s" in page
 
 
-def test_each_estimate_stands_beside_what_was_measured_with_its_unit(operator: Client) -> None:
+def test_each_estimate_is_shown_beside_its_measurement_with_units(operator: Client) -> None:
     fold(measured_story())
 
     page = words_of(operator)
@@ -139,7 +139,7 @@ def test_each_estimate_stands_beside_what_was_measured_with_its_unit(operator: C
         assert shown in page
 
 
-def test_what_a_person_presumes_takes_the_place_of_what_was_measured(operator: Client) -> None:
+def test_entered_assumptions_replace_the_measurements(operator: Client) -> None:
     fold(measured_story())
 
     page = words_of(operator, "?state_mb=1000&read_mb_s=100&bandwidth_mb_s=50&interval_s=20")
@@ -151,7 +151,7 @@ def test_what_a_person_presumes_takes_the_place_of_what_was_measured(operator: C
 
 
 @pytest.mark.parametrize("nonsense", ["x", "-3", "nan", "inf", "1e400", "0", "%00"])
-def test_what_is_no_possible_number_is_told_and_not_used(operator: Client, nonsense: str) -> None:
+def test_an_impossible_number_is_reported_and_not_used(operator: Client, nonsense: str) -> None:
     fold(measured_story())
 
     page = words_of(operator, f"?interval_s={nonsense}")
@@ -161,13 +161,13 @@ def test_what_is_no_possible_number_is_told_and_not_used(operator: Client, nonse
 
 
 @pytest.mark.parametrize("query", ["?cost_ms=0", "?cost_ms=1e12", "?between_failures_h=1e-6"])
-def test_extreme_presumptions_have_an_answer(operator: Client, query: str) -> None:
+def test_extreme_assumptions_still_get_an_answer(operator: Client, query: str) -> None:
     fold(measured_story())
 
     assert "How often to checkpoint" in words_of(operator, query)
 
 
-def test_what_was_never_measured_is_a_dash_and_said(operator: Client) -> None:
+def test_the_page_names_the_measurements_that_are_missing(operator: Client) -> None:
     fold(Story(new_run()).started())
 
     page = words_of(operator)
@@ -176,7 +176,7 @@ def test_what_was_never_measured_is_a_dash_and_said(operator: Client) -> None:
     assert "missing: the state size, the read speed, the bandwidth, a measured recovery" in page
 
 
-def test_sources_that_read_as_fast_as_they_can_have_nothing_to_spare(operator: Client) -> None:
+def test_sources_that_read_at_full_speed_have_no_capacity_to_spare(operator: Client) -> None:
     story = measured_story()
     fold(story.tell(*[sample_at(4_000.0) for _ in range(40)]))
 
@@ -189,7 +189,7 @@ def test_a_pipeline_that_never_ran_has_a_page(operator: Client) -> None:
     assert "Nothing was measured yet: it has no run." in words_of(operator)
 
 
-def test_an_open_tab_takes_in_every_region_of_the_page(operator: Client) -> None:
+def test_a_refresh_updates_every_region_of_the_page(operator: Client) -> None:
     fold(measured_story())
 
     whole, regions = text_of(operator), text_of(operator, address=PAGE + "regions/")

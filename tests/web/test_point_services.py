@@ -86,7 +86,7 @@ def test_a_restore_forks_a_run_from_the_point(old: Run, data: Path) -> None:
     assert spec.installation == configuration.INSTALLATION_ID, "the same after every start"
 
 
-def test_a_restore_with_newer_code_is_looked_at_first_and_kept_for_later_starts(
+def test_a_restore_checks_newer_code_first_and_keeps_it_for_later_starts(
     old: Run, data: Path, tmp_path: Path
 ) -> None:
     path, store = point(data, run_id=old.run_id), CodeStore(configuration.JOBS_ROOT)
@@ -110,7 +110,7 @@ INTERVAL = "execution.checkpointing.interval"
 BACKEND = "state.backend.type"
 
 
-def test_a_restore_with_changed_settings_keeps_the_others_and_holds_for_later_runs(
+def test_a_restore_merges_changed_settings_and_keeps_them_for_later_runs(
     old: Run, data: Path
 ) -> None:
     Pipeline.objects.update(settings={INTERVAL: "2 s", "heartbeat.interval": "1 s"})
@@ -177,7 +177,7 @@ def test_a_replay_restores_the_point_and_reads_its_quarantine_again(old: Run, da
     assert stored.command.parameters["replay-quarantine"] == "2 of events"
 
 
-def test_a_restore_alone_replays_nothing_and_a_replay_of_nothing_starts_nothing(
+def test_a_plain_restore_replays_nothing_and_an_empty_replay_is_refused(
     old: Run, data: Path
 ) -> None:
     path = point(data, run_id=old.run_id)
@@ -218,7 +218,7 @@ def test_restoring_again_under_the_same_id_starts_no_second_run(old: Run, data: 
     assert Run.objects.count() == 2
 
 
-def test_a_point_that_a_living_run_has_claimed_is_not_shared(old: Run, data: Path) -> None:
+def test_a_point_that_a_live_run_has_claimed_cannot_be_shared(old: Run, data: Path) -> None:
     path = point(data)
     owner = new_run("copy", restored_from=path, claim_mode=ClaimMode.CLAIM.value)
 
@@ -226,7 +226,7 @@ def test_a_point_that_a_living_run_has_claimed_is_not_shared(old: Run, data: Pat
         point_services.restore(Restore(pipeline=NAME, path=path), **WHO)
 
 
-def test_a_point_that_a_living_run_needs_is_not_claimed(old: Run, data: Path) -> None:
+def test_a_point_that_a_live_run_needs_cannot_be_claimed(old: Run, data: Path) -> None:
     path = point(data)
     other = new_run("copy", restored_from=path)
     asked = Restore(pipeline=NAME, path=path)
@@ -237,7 +237,7 @@ def test_a_point_that_a_living_run_needs_is_not_claimed(old: Run, data: Path) ->
     point_services.restore(asked, **WHO)
 
 
-def test_a_restore_beside_a_living_run_is_refused(old: Run, data: Path) -> None:
+def test_a_restore_is_refused_while_a_run_is_under_way(old: Run, data: Path) -> None:
     running(new_run(NAME))
 
     with pytest.raises(Rejected, match="run under way"):
@@ -257,7 +257,7 @@ def test_a_restore_takes_a_point_in_an_object_store(
     assert (run.parent, run.restored_from, run.first_checkpoint_id) == (old, path, 8)
 
 
-def test_a_restore_from_anywhere_else_in_an_object_store_is_refused_by_name(
+def test_a_restore_from_a_wrong_place_in_an_object_store_is_refused(
     old: Run, objects: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = allow_objects(objects, monkeypatch)
@@ -271,7 +271,7 @@ def test_a_restore_from_anywhere_else_in_an_object_store_is_refused_by_name(
             point_services.restore(Restore(pipeline=NAME, path=elsewhere), **WHO)
 
 
-def test_what_cannot_be_restored_is_refused_by_name_and_starts_nothing(
+def test_an_unusable_point_is_refused_with_the_reason_and_starts_nothing(
     old: Run, data: Path, tmp_path: Path
 ) -> None:
     torn = Path(point(data, home="torn"))
@@ -303,7 +303,7 @@ def test_what_cannot_be_restored_is_refused_by_name_and_starts_nothing(
     assert not Request.objects.exists()
 
 
-def test_a_restore_says_how_much_else_speaks_against_it(old: Run, data: Path) -> None:
+def test_a_refused_restore_counts_the_other_reasons_against_it(old: Run, data: Path) -> None:
     path = point(data, max_parallelism=64)
     (data / "0.csv").unlink()
 
@@ -311,7 +311,9 @@ def test_a_restore_says_how_much_else_speaks_against_it(old: Run, data: Path) ->
         point_services.restore(Restore(pipeline=NAME, path=path), **WHO)
 
 
-def test_the_preflight_stores_nothing_and_knows_what_was_measured(old: Run, data: Path) -> None:
+def test_the_preflight_stores_no_request_and_states_the_records_to_replay(
+    old: Run, data: Path
+) -> None:
     path = point(data)
 
     verdict: Verdict = point_services.preflight(Restore(pipeline=NAME, path=path))
@@ -322,7 +324,7 @@ def test_the_preflight_stores_nothing_and_knows_what_was_measured(old: Run, data
     assert not Request.objects.exists()
 
 
-def test_the_preflight_knows_that_a_run_has_failed_of_output_that_the_point_counts_on(
+def test_the_preflight_reports_an_earlier_refusal_because_of_lost_output(
     old: Run, data: Path
 ) -> None:
     first, path = new_run(NAME), point(data)
@@ -339,7 +341,7 @@ def test_the_preflight_knows_that_a_run_has_failed_of_output_that_the_point_coun
     assert f"It was refused before. {lost}" in [finding.text for finding in verdict.findings]
 
 
-def test_a_page_has_a_worker_read_the_point_and_is_told_how_far_it_is(
+def test_a_worker_reads_the_point_in_steps_and_reports_its_progress(
     old: Run,
     data: Path,
     published: list,
@@ -368,7 +370,7 @@ def test_a_page_has_a_worker_read_the_point_and_is_told_how_far_it_is(
     assert whole.ended_at is not None
 
 
-def test_what_the_reading_found_refuses_a_restore_until_it_is_read_again(
+def test_damage_found_by_a_reading_blocks_restores_until_the_next_reading(
     old: Run, data: Path, published: list
 ) -> None:
     path = point(data)
@@ -388,7 +390,7 @@ def test_what_the_reading_found_refuses_a_restore_until_it_is_read_again(
     assert Request.objects.count() == 1
 
 
-def test_a_reading_that_stopped_halfway_goes_on_when_somebody_looks(
+def test_a_reading_that_stopped_halfway_resumes_when_it_is_viewed(
     old: Run, data: Path, published: list, django_capture_on_commit_callbacks: Callable
 ) -> None:
     path = point(data)
@@ -406,7 +408,7 @@ def test_a_reading_that_stopped_halfway_goes_on_when_somebody_looks(
     assert published == [(tasks.inspect_point.name, PointInspection.objects.get().pk)]
 
 
-def test_what_was_read_just_now_is_not_read_again(
+def test_a_point_that_was_just_read_is_not_read_again(
     old: Run, data: Path, published: list, django_capture_on_commit_callbacks: Callable
 ) -> None:
     path = point(data)
@@ -470,7 +472,7 @@ def test_a_disposed_savepoint_is_shown_as_discarded(old: Run, data: Path) -> Non
     assert Checkpoint.objects.get(path=path).status == CheckpointStatus.DISCARDED
 
 
-def test_a_savepoint_that_a_run_would_go_back_to_is_kept(old: Run, data: Path) -> None:
+def test_a_savepoint_that_a_run_would_restore_after_a_failure_is_kept(old: Run, data: Path) -> None:
     run, path = new_run(NAME), point(data)
     story = Story(run).started().completed(CheckpointKind.SAVEPOINT, path=path)
     Projector().run_once()
@@ -484,7 +486,7 @@ def test_a_savepoint_that_a_run_would_go_back_to_is_kept(old: Run, data: Path) -
 
 
 @pytest.mark.parametrize("claim_mode", ClaimMode)
-def test_a_savepoint_that_a_run_starts_from_is_kept_until_it_has_one_of_its_own(
+def test_a_savepoint_stays_while_the_run_started_from_it_still_needs_it(
     old: Run, data: Path, claim_mode: ClaimMode
 ) -> None:
     path = point(data)
@@ -502,7 +504,9 @@ def test_a_savepoint_that_a_run_starts_from_is_kept_until_it_has_one_of_its_own(
             point_services.dispose(pipeline=NAME, path=path, **WHO)
 
 
-def test_a_run_that_starts_from_it_meanwhile_ends_the_disposal(old: Run, data: Path) -> None:
+def test_a_disposal_is_rejected_if_a_run_starts_from_the_point_meanwhile(
+    old: Run, data: Path
+) -> None:
     path = point(data)
     point_services.dispose(pipeline=NAME, path=path, **WHO)
     new_run(NAME, restored_from=path)
@@ -514,7 +518,9 @@ def test_a_run_that_starts_from_it_meanwhile_ends_the_disposal(old: Run, data: P
     assert "would restore after a failure" in request.message
 
 
-def test_what_is_no_savepoint_is_not_disposed_of(old: Run, data: Path, tmp_path: Path) -> None:
+def test_only_an_existing_savepoint_in_the_storage_can_be_disposed_of(
+    old: Run, data: Path, tmp_path: Path
+) -> None:
     checkpoint = point(data, home="chk", kind=CheckpointKind.CHECKPOINT)
     outside = tmp_path / "outside"
     shutil.copytree(point(data, home="inside"), outside)

@@ -82,7 +82,7 @@ def test_a_checkpoint_becomes_a_row_with_the_phases_of_every_subtask() -> None:
     assert slow.channels[2]["channel"] == "weather[1]>join.1[1]"
 
 
-def test_a_run_shows_what_its_driver_said_last() -> None:
+def test_a_run_shows_the_last_report_of_its_driver() -> None:
     run = new_run()
     Story(run).started().sampled(1500.0).completed()
 
@@ -99,7 +99,7 @@ def test_a_run_shows_what_its_driver_said_last() -> None:
     assert run.version == 1
 
 
-def test_a_run_shows_the_settings_that_hold_since_they_were_changed() -> None:
+def test_a_run_shows_the_settings_in_force_after_a_change() -> None:
     run = new_run()
     change = {"execution.checkpointing.interval": "5 s"}
     Story(run).started().tell(
@@ -115,7 +115,7 @@ def test_a_run_shows_the_settings_that_hold_since_they_were_changed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_however_a_journal_is_cut_into_reads_the_rows_are_the_same(
+def test_the_rows_do_not_depend_on_how_a_journal_is_split_into_reads(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, cut = new_run("whole"), new_run("piece")
@@ -134,7 +134,7 @@ def test_however_a_journal_is_cut_into_reads_the_rows_are_the_same(
     assert rows_of(cut) == rows_of(whole)
 
 
-def test_folding_again_changes_nothing() -> None:
+def test_folding_the_same_events_again_changes_nothing() -> None:
     run = new_run()
     long_story(run)
     project(run)
@@ -165,7 +165,7 @@ def test_a_crash_before_the_commit_leaves_nothing_behind(monkeypatch: pytest.Mon
     assert rows_of(run) == rows_of(reference)
 
 
-def test_rows_can_be_made_anew_from_the_journal() -> None:
+def test_rows_can_be_rebuilt_from_the_journal() -> None:
     run = new_run()
     story = long_story(run)
     project(run)
@@ -192,7 +192,7 @@ def test_two_projectors_fold_an_event_once() -> None:
     assert rows_of(run) == before
 
 
-def test_a_line_that_cannot_be_read_stops_its_run_visibly_and_no_other() -> None:
+def test_an_unreadable_line_visibly_stops_the_projection_of_its_run_only() -> None:
     broken, sound = new_run("broken"), new_run("sound")
     Story(broken).started()
     Story(sound).started()
@@ -227,7 +227,7 @@ def test_a_gap_in_the_journal_stops_the_projection() -> None:
 
 
 @pytest.mark.parametrize("lines_after", [0, 1, 40])
-def test_what_a_lost_machine_took_from_the_journal_goes_from_the_rows_too(
+def test_the_projection_follows_a_journal_that_lost_its_last_lines(
     lines_after: int,
 ) -> None:
     run = new_run()
@@ -251,7 +251,7 @@ def test_what_a_lost_machine_took_from_the_journal_goes_from_the_rows_too(
     assert Failure.objects.filter(run=run, cause__startswith="after").count() == lines_after
 
 
-def test_a_successor_that_has_written_on_past_the_old_end_is_not_taken_for_what_was_read() -> None:
+def test_a_truncated_journal_that_grew_past_the_old_end_is_read_again() -> None:
     run = new_run()
     Story(run).started().completed().completed()
     Projector().run_once()
@@ -277,7 +277,7 @@ def test_a_successor_that_has_written_on_past_the_old_end_is_not_taken_for_what_
     assert Failure.objects.filter(run=run, cause="past it").count() == 1
 
 
-def test_a_journal_that_was_away_is_read_again_from_its_beginning() -> None:
+def test_a_journal_that_was_missing_is_read_again_from_its_beginning() -> None:
     run = new_run()
     Story(run).started().completed()
     Projector().run_once()
@@ -294,7 +294,7 @@ def test_a_journal_that_was_away_is_read_again_from_its_beginning() -> None:
     assert rows_of(run) == before
 
 
-def test_a_journal_that_cannot_be_read_again_stops_the_projection_of_no_other_run() -> None:
+def test_a_journal_damaged_after_its_projection_stops_no_other_run() -> None:
     broken, sound = new_run("broken"), new_run("sound")
     for run in (broken, sound):
         Story(run).started().completed()
@@ -313,7 +313,7 @@ def test_a_journal_that_cannot_be_read_again_stops_the_projection_of_no_other_ru
     assert (sound.projection_error, sound.last_sequence) == ("", newest.sequence)
 
 
-def test_an_event_that_nobody_can_fold_stops_its_run_visibly_and_no_other(
+def test_an_event_that_cannot_be_folded_visibly_stops_its_run_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken, sound = new_run("broken"), new_run("sound")
@@ -336,7 +336,7 @@ def test_an_event_that_nobody_can_fold_stops_its_run_visibly_and_no_other(
     assert (sound.projection_error, sound.last_sequence) == ("", 5)
 
 
-def test_a_journal_that_the_disk_does_not_give_is_read_later_and_holds_up_no_other() -> None:
+def test_a_journal_on_a_failing_disk_is_retried_and_holds_up_no_other() -> None:
     away, sound = new_run("away"), new_run("sound")
     for run in (away, sound):
         Story(run).started()
@@ -396,7 +396,7 @@ def test_a_recovery_that_is_read_in_pieces_stays_one_row() -> None:
     assert len(recovery.phases) == 9
 
 
-def test_a_driver_that_vanished_is_a_failure_and_its_checkpoint_failed() -> None:
+def test_a_vanished_driver_is_a_failure_and_fails_its_pending_checkpoint() -> None:
     run = new_run()
     story = Story(run).started().completed().triggered()
     story.attempt = Attempt(0)
@@ -412,7 +412,7 @@ def test_a_driver_that_vanished_is_a_failure_and_its_checkpoint_failed() -> None
     assert row.reason_name == "CHECKPOINT_COORDINATOR_SHUTDOWN"
 
 
-def test_the_recovery_from_a_lost_driver_begins_with_its_last_word() -> None:
+def test_the_recovery_from_a_lost_driver_starts_at_its_last_event() -> None:
     run = new_run()
     story = Story(run).started().completed().wait(1000).sampled()
     last_word_ms = story.clock.now_ms
@@ -427,7 +427,7 @@ def test_the_recovery_from_a_lost_driver_begins_with_its_last_word() -> None:
     assert of_slot.phases[0]["duration_ms"] == 12.0
 
 
-def test_a_request_has_one_end() -> None:
+def test_only_the_first_end_of_a_request_counts() -> None:
     run = new_run()
     request = new_request(run)
     story = Story(run).started().answered(request, path="/savepoints/1")
@@ -472,7 +472,7 @@ def test_a_request_to_start_ends_with_its_run_at_the_latest(
     assert (request.phase, request.message) == (phase, "The column carrier is missing.")
 
 
-def test_a_run_that_runs_ends_the_request_to_start_it() -> None:
+def test_a_request_to_start_succeeds_once_its_run_is_running() -> None:
     run = new_run()
     request = new_request(
         run,
@@ -491,7 +491,7 @@ def test_a_run_that_runs_ends_the_request_to_start_it() -> None:
     assert request.phase == RequestPhase.SUCCEEDED
 
 
-def test_requests_that_a_run_leaves_open_fail_with_it_except_its_cancel() -> None:
+def test_open_requests_fail_when_their_run_ends_except_the_cancel() -> None:
     run = new_run()
     savepoint, cancel = new_request(run), new_request(run, Cancel())
     Story(run).started().ended(JobStatus.CANCELED, "Canceled by ann.")
@@ -545,7 +545,7 @@ def test_fencing_fallback_and_set_aside_output_leave_rows() -> None:
     assert Checkpoint.objects.get(run=run).status == CheckpointStatus.DISCARDED
 
 
-def test_a_failure_keeps_whose_function_raised_and_at_which_records() -> None:
+def test_a_failure_keeps_its_operator_and_the_origin_of_its_records() -> None:
     run = new_run()
     origin = RecordOrigin(source=Uid("a"), subtask=0, split="b", first_offset=3, last_offset=9)
     failed = FailureOccurred(cause="It failed.", operator=Uid("parse"), origin=origin)
@@ -568,7 +568,7 @@ def test_a_verification_of_all_points_leaves_a_row() -> None:
     assert (row.whole, row.damaged, row.not_counted, row.duration_ms) == (2, 1, 3, 7.5)
 
 
-def test_damage_leaves_a_row_that_says_where_and_what_is_still_known() -> None:
+def test_damage_leaves_a_row_with_its_files_points_and_remembered_count() -> None:
     run = new_run()
     found = DamageRemembered(
         files=["c1-a1-base"],
@@ -645,7 +645,7 @@ def test_phases_of_old_checkpoints_are_deleted_and_their_rows_stay(settings) -> 
     assert Checkpoint.objects.filter(run=run).count() == 101
 
 
-def test_an_ended_run_is_not_read_any_more() -> None:
+def test_the_journal_of_an_ended_run_is_not_read_again() -> None:
     run = new_run()
     Story(run).started().ended()
     process = Projector()
@@ -658,7 +658,7 @@ def test_an_ended_run_is_not_read_any_more() -> None:
     assert run.slots == {}
 
 
-def test_the_projector_gives_a_sign_of_life_and_says_what_is_wrong() -> None:
+def test_the_heartbeat_of_the_projector_reports_a_stopped_projection() -> None:
     run = new_run()
     Story(run).started()
     with run_directory(run).journal_file.open("ab") as file:
@@ -687,7 +687,7 @@ def crash(*_: object) -> None:
     raise OperationalError("the process dies here")
 
 
-def test_every_kind_of_projected_row_is_compared_above() -> None:
+def test_the_compared_rows_hold_phases_samples_and_recoveries() -> None:
     run = new_run()
     long_story(run)
     project(run)

@@ -29,7 +29,7 @@ new_run()
 
 
 @pytest.mark.slow
-def test_without_redis_an_event_becomes_a_row_by_itself_and_the_end_is_clean(
+def test_without_redis_the_projector_still_folds_events_and_ends_cleanly(
     tmp_path: Path, nowhere: int
 ) -> None:
     environment = {

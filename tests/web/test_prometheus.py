@@ -100,7 +100,7 @@ def test_names_types_and_labels_are_the_expected_ones(operator: Client) -> None:
     assert served == read_names(NAMES)
 
 
-def test_what_is_called_as_flink_calls_it_is_what_flink_has() -> None:
+def test_metrics_with_flinks_names_have_flinks_types_and_labels() -> None:
     of_flink, ours = read_names(OF_FLINK), read_names(NAMES)
 
     called = {name: told for name, told in ours.items() if name.startswith("flink_")}
@@ -200,7 +200,7 @@ def test_a_job_is_described_in_flinks_words_and_units(operator: Client) -> None:
     assert completed_ms == pytest.approx(completed.timestamp() * 1000, abs=1)
 
 
-def test_what_flink_has_no_word_for_is_ours(operator: Client) -> None:
+def test_metrics_that_flink_does_not_have_carry_the_prefix_of_ftdash(operator: Client) -> None:
     fold(eventful(new_run()))
 
     served = served_to(operator)
@@ -222,7 +222,9 @@ def test_what_flink_has_no_word_for_is_ours(operator: Client) -> None:
     assert value(served, "ftdash_process_up", process="reconcile") == 0
 
 
-def test_the_two_clocks_are_told_apart(operator: Client, no_time_passes: datetime) -> None:
+def test_completed_checkpoints_and_committed_output_have_separate_clocks(
+    operator: Client, no_time_passes: datetime
+) -> None:
     fold(Story(new_run()).started().completed())
     Run.objects.update(
         last_completed_at=no_time_passes - timedelta(seconds=20),
@@ -235,7 +237,7 @@ def test_the_two_clocks_are_told_apart(operator: Client, no_time_passes: datetim
     assert value(served, "ftdash_since_committed_output_seconds", **RUN) == 50
 
 
-def test_records_per_second_are_what_a_minute_of_one_attempt_has_added(operator: Client) -> None:
+def test_records_per_second_average_the_last_minute_of_one_attempt(operator: Client) -> None:
     story = Story(new_run(), ago(70_000)).started().sampled(records=0)
     story.wait(50_000).sampled(records=6_000).wait(20_000).sampled(records=10_000)
     fold(story)
@@ -258,7 +260,7 @@ def test_a_rate_needs_two_samples_of_the_same_attempt(operator: Client) -> None:
     assert value(served, f"{TASK}numRecordsIn", task_name="join") == 5
 
 
-def test_how_long_targets_have_held_what_is_not_committed_is_told(operator: Client) -> None:
+def test_the_commit_wait_is_how_long_output_has_been_uncommitted(operator: Client) -> None:
     story = Story(new_run(), ago(300_000)).started().completed()
     fold(story)
     assert value(served_to(operator), "ftdash_commit_wait_seconds", **RUN) == 0
@@ -270,7 +272,7 @@ def test_how_long_targets_have_held_what_is_not_committed_is_told(operator: Clie
     assert 290 < value(served_to(operator), "ftdash_commit_wait_seconds", **RUN) < 350
 
 
-def test_what_is_not_known_yet_is_absent_and_not_zero(operator: Client) -> None:
+def test_unknown_values_are_absent_rather_than_zero(operator: Client) -> None:
     fold(Story(new_run()).started())
 
     served = served_to(operator)
@@ -301,7 +303,7 @@ def test_a_watermark_that_is_unset_or_has_ended_is_absent(
     assert f"{TASK}currentInputWatermark" not in served
 
 
-def test_of_a_silent_run_no_load_is_claimed_and_its_clocks_go_on(operator: Client) -> None:
+def test_a_silent_run_has_no_load_metrics_but_its_clocks_continue(operator: Client) -> None:
     fold(Story(new_run(), ago(300_000)).started().sampled().completed())
 
     served = served_to(operator)
@@ -314,7 +316,7 @@ def test_of_a_silent_run_no_load_is_claimed_and_its_clocks_go_on(operator: Clien
     assert "ftdash_operator_count" not in served
 
 
-def test_without_a_projector_nothing_is_claimed_and_that_is_said(operator: Client) -> None:
+def test_a_missing_projector_is_reported_and_hides_flinks_metrics(operator: Client) -> None:
     fold(Story(new_run()).started().sampled())
     Heartbeat.objects.all().delete()
 
@@ -325,7 +327,9 @@ def test_without_a_projector_nothing_is_claimed_and_that_is_said(operator: Clien
     assert not [name for name in served if name.startswith("flink_")]
 
 
-def test_a_restarting_run_has_downtime_and_no_load_of_the_attempt_before(operator: Client) -> None:
+def test_a_restarting_run_has_downtime_and_no_load_of_the_previous_attempt(
+    operator: Client,
+) -> None:
     story = Story(new_run(), ago(2_000)).started().sampled()
     story.wait(300).tell(
         FailureOccurred(cause="Slot 1 is gone.", slot=1),
@@ -344,7 +348,7 @@ def test_a_restarting_run_has_downtime_and_no_load_of_the_attempt_before(operato
     assert f"{TASK}busyTimeMsPerSecond" not in served
 
 
-def test_a_run_that_has_ended_leaves_its_state_and_takes_the_rest_along(operator: Client) -> None:
+def test_an_ended_run_serves_its_state_but_no_flink_metrics_or_clocks(operator: Client) -> None:
     fold(eventful(new_run()).ended())
 
     served = served_to(operator)
@@ -360,7 +364,7 @@ def test_a_pipeline_that_never_ran_is_listed(operator: Client) -> None:
     assert value(served_to(operator), "ftdash_pipeline_state", state="NEVER_STARTED") == 1
 
 
-def test_names_that_operators_have_chosen_cannot_break_a_line(operator: Client) -> None:
+def test_an_unruly_operator_name_cannot_break_a_line(operator: Client) -> None:
     story = Story(new_run()).started()
     unruly = 'a"b\\c\nftdash_process_up{process="x"} 1'
     told = MetricsSampled(
@@ -380,7 +384,7 @@ def test_names_that_operators_have_chosen_cannot_break_a_line(operator: Client) 
     assert len(served["ftdash_process_up"]) == 2
 
 
-def test_open_metrics_are_served_to_who_asks_for_them(operator: Client) -> None:
+def test_open_metrics_are_served_on_request(operator: Client) -> None:
     fold(eventful(new_run()))
 
     answer = operator.get("/metrics", headers={"accept": "application/openmetrics-text"})
@@ -390,14 +394,14 @@ def test_open_metrics_are_served_to_who_asks_for_them(operator: Client) -> None:
     assert {"ftdash_refused_zombies", f"{JOB}numRestarts"} <= families
 
 
-def test_a_token_that_may_only_read_opens_it() -> None:
+def test_a_read_token_opens_the_metrics() -> None:
     fold(eventful(new_run()))
 
     assert value(served_to(bearer(TokenScope.READ)), f"{JOB}numRestarts") == 1
 
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer ftd_guessed"}])
-def test_nobody_else_reads_it(headers: dict[str, str]) -> None:
+def test_a_caller_without_a_session_or_valid_token_gets_no_metrics(headers: dict[str, str]) -> None:
     answer = Client().get("/metrics", headers=headers)
 
     assert answer.status_code == 401
@@ -405,7 +409,7 @@ def test_nobody_else_reads_it(headers: dict[str, str]) -> None:
     assert b"flink_" not in answer.content
 
 
-def test_it_is_only_read(admin: Client) -> None:
+def test_the_metrics_refuse_a_post(admin: Client) -> None:
     assert admin.post("/metrics").status_code == 405
 
 

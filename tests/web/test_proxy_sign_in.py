@@ -24,7 +24,7 @@ def named_in_headers(site: Path, settings: Any) -> None:
     settings.OPERATOR_GROUPS, settings.ADMIN_GROUPS = frozenset({"data"}), frozenset({"platform"})
 
 
-def test_whom_the_proxy_names_is_signed_in_with_the_role_of_the_groups() -> None:
+def test_the_user_named_by_the_proxy_signs_in_with_the_role_of_their_groups() -> None:
     client = Client()
 
     assert client.get("/", headers=named("olga", "chess, platform")).status_code == 200
@@ -32,7 +32,7 @@ def test_whom_the_proxy_names_is_signed_in_with_the_role_of_the_groups() -> None
     assert client.get("/login/", headers=named("olga", "chess, platform"))["Location"] == "/"
 
 
-def test_a_session_lasts_as_long_as_the_proxy_names_its_person() -> None:
+def test_a_session_lasts_only_while_the_proxy_names_its_user() -> None:
     client = Client()
     client.get("/", headers=named("olga", "platform"))
 
@@ -42,7 +42,7 @@ def test_a_session_lasts_as_long_as_the_proxy_names_its_person() -> None:
     assert client.get("/").status_code == 302  # around the proxy
 
 
-def test_a_change_of_groups_counts_with_the_next_request() -> None:
+def test_a_change_of_groups_takes_effect_on_the_next_request() -> None:
     client = Client()
     client.get("/", headers=named("olga", "platform"))
 
@@ -76,7 +76,7 @@ def test_without_the_setting_the_header_means_nothing(settings: Any) -> None:
     assert Client().get("/", headers=named("olga", "platform")).status_code == 302
 
 
-def test_the_api_knows_whom_the_proxy_names_and_a_token_decides_alone() -> None:
+def test_the_api_accepts_the_user_of_the_proxy_but_a_token_takes_precedence() -> None:
     headers = named("olga", "platform")
 
     assert Client().get("/api/pipelines", headers=headers).status_code == 200
@@ -85,18 +85,18 @@ def test_the_api_knows_whom_the_proxy_names_and_a_token_decides_alone() -> None:
 
 
 @pytest.mark.parametrize("spelled", [NAME, NAME.lower(), NAME.replace("-", "_"), GROUPS])
-def test_a_client_that_is_no_trusted_proxy_cannot_name_itself(spelled: str) -> None:
+def test_the_header_is_dropped_unless_a_trusted_proxy_sends_it(spelled: str) -> None:
     assert spelled.lower().encode() in heard(PROXY, {spelled: "ada"})
     assert spelled.lower().encode() not in heard(STRANGER, {spelled: "ada"})
 
 
-def test_an_address_that_a_client_claims_makes_it_no_proxy() -> None:
+def test_a_client_cannot_pose_as_a_proxy_by_claiming_its_address() -> None:
     claimed = {NAME: "ada", "X-Forwarded-For": PROXY}
 
     assert NAME.lower().encode() not in heard(STRANGER, claimed)
 
 
-def test_a_session_that_the_proxy_opened_is_listed_and_ends_when_an_admin_ends_it() -> None:
+def test_an_admin_can_list_and_end_a_session_that_the_proxy_opened() -> None:
     client = Client()
     client.get("/", headers=named("olga", "platform"))
 

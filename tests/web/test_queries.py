@@ -35,7 +35,7 @@ def jobs_root(settings, tmp_path: Path) -> None:
     settings.JOBS_ROOT = tmp_path
 
 
-def test_a_living_pipeline_is_shown_as_its_driver_said() -> None:
+def test_a_running_pipeline_is_shown_as_its_driver_reported_it() -> None:
     Story(new_run()).started().sampled(1500.0).completed()
     fold()
 
@@ -46,7 +46,7 @@ def test_a_living_pipeline_is_shown_as_its_driver_said() -> None:
     assert summary.as_of is not None
 
 
-def test_time_axes_mark_each_start_and_each_change_with_what_was_changed() -> None:
+def test_time_axes_mark_each_start_and_each_successful_change_of_settings() -> None:
     run = new_run()
     Story(run).started()
     fold()
@@ -85,7 +85,7 @@ def test_a_silent_driver_makes_its_pipeline_stale_within_seconds(
     assert summary.attention == summary.state_reason
 
 
-def test_what_the_control_plane_does_about_a_silent_driver_is_said(
+def test_the_state_says_what_the_control_plane_does_about_a_silent_driver(
     as_installed: datetime,
 ) -> None:
     run = new_run(driver_started_at=as_installed, driver_note="Another one is starting.")
@@ -96,7 +96,9 @@ def test_what_the_control_plane_does_about_a_silent_driver_is_said(
 
 
 @pytest.mark.parametrize("age_s", [None, 9])
-def test_without_a_projector_nothing_is_known(as_installed: datetime, age_s: int | None) -> None:
+def test_without_a_projector_the_state_is_unknown(
+    as_installed: datetime, age_s: int | None
+) -> None:
     Story(new_run(), clock_at(as_installed)).started()
     fold()
     if age_s is None:
@@ -113,7 +115,7 @@ def test_without_a_projector_nothing_is_known(as_installed: datetime, age_s: int
 
 
 @pytest.mark.parametrize(("age_s", "is_alive"), [(7.5, True), (8.5, False)])
-def test_a_worker_that_is_gone_is_told_within_ten_seconds(
+def test_a_missing_worker_is_reported_within_ten_seconds(
     as_installed: datetime, age_s: float, is_alive: bool
 ) -> None:
     Story(new_run()).started()
@@ -128,7 +130,7 @@ def test_a_worker_that_is_gone_is_told_within_ten_seconds(
     assert is_alive or "requests are kept and wait" in reconcile.note
 
 
-def test_an_ended_run_needs_nobody_alive_to_be_known() -> None:
+def test_the_state_of_an_ended_run_is_known_without_any_process() -> None:
     Story(new_run()).started().ended(JobStatus.FAILED, "Slot 1 failed 11 times.")
     fold()
     Heartbeat.objects.all().delete()
@@ -139,7 +141,7 @@ def test_an_ended_run_needs_nobody_alive_to_be_known() -> None:
     assert summary.attention == "Slot 1 failed 11 times."
 
 
-def test_an_unreadable_journal_is_unknown_and_says_where() -> None:
+def test_an_unreadable_journal_makes_the_state_unknown_and_names_the_line() -> None:
     run = new_run(projection_error="journal.jsonl, line 7, cannot be read.")
     beat()
 
@@ -172,7 +174,7 @@ def test_a_pipeline_without_new_checkpoints_needs_attention(settings) -> None:
     assert summary.attention.startswith("No checkpoint has completed for ")
 
 
-def test_the_version_changes_with_news_requests_and_silence(settings) -> None:
+def test_the_version_changes_with_news_and_with_silence(settings) -> None:
     run = new_run()
     story = Story(run).started()
     fold()
@@ -189,7 +191,7 @@ def test_the_version_changes_with_news_requests_and_silence(settings) -> None:
     assert len(set(seen)) == 3
 
 
-def test_versions_are_cheap(django_assert_num_queries) -> None:
+def test_versions_of_all_pipelines_take_three_queries(django_assert_num_queries) -> None:
     for name in "abcde":
         Story(new_run(name)).started()
     fold()
@@ -217,11 +219,11 @@ def test_a_page_has_the_run_its_slots_subtasks_and_vertices() -> None:
     assert page.run.records_to_replay == 3_255
 
 
-def test_there_is_no_page_of_a_pipeline_that_is_not_there() -> None:
+def test_an_unknown_pipeline_has_no_page() -> None:
     assert queries.pipeline_page("nothing") is None
 
 
-def test_event_time_that_has_ended_is_no_date() -> None:
+def test_a_final_watermark_is_not_shown_as_a_date() -> None:
     new_run(watermark_ms=MAX_WATERMARK_MS)
 
     page = queries.pipeline_page("flights")
@@ -278,7 +280,7 @@ def test_checkpoints_come_newest_first_in_pages_with_a_summary() -> None:
     assert checkpoint_queries.checkpoints("nothing") is None
 
 
-def test_the_alignment_names_the_slowest_and_what_it_waited_for() -> None:
+def test_the_alignment_names_the_slowest_subtask_and_what_it_waited_for() -> None:
     run = new_run()
     Story(run).started().completed().triggered()
     fold()
@@ -303,7 +305,7 @@ def test_the_alignment_names_the_slowest_and_what_it_waited_for() -> None:
     assert (slowest.waited_for.upstream, slowest.waited_for.upstream_subtask) == ("weather", 1)
 
 
-def test_there_is_no_alignment_of_a_checkpoint_that_is_not_there() -> None:
+def test_an_unknown_checkpoint_has_no_alignment() -> None:
     run = new_run()
     Story(run).started().completed()
     fold()
@@ -341,7 +343,7 @@ def test_the_recovery_axis_holds_failures_recoveries_points_and_notices_in_order
     assert queries.recovery_axis("nothing") is None
 
 
-def test_recovery_points_are_what_is_kept_newest_first_over_all_runs(tmp_path: Path) -> None:
+def test_recovery_points_are_the_kept_ones_of_all_runs_newest_first(tmp_path: Path) -> None:
     old = new_run()
     request = new_request(old)
     location = tmp_path / "savepoint"
@@ -375,7 +377,7 @@ def test_requests_are_an_audit_log_newest_first() -> None:
     assert len(queries.requests()) == 3
 
 
-def test_a_request_that_no_worker_takes_is_seen_to_wait() -> None:
+def test_a_request_that_no_worker_takes_is_shown_as_waiting() -> None:
     earlier = timezone.now() - timedelta(seconds=5)
     run = new_run()
     waiting = new_request(run, created_at=earlier)
@@ -387,7 +389,7 @@ def test_a_request_that_no_worker_takes_is_seen_to_wait() -> None:
     assert queries.request("nothing") is None
 
 
-def test_samples_come_oldest_first_and_only_the_newest() -> None:
+def test_only_the_newest_samples_are_returned_oldest_first() -> None:
     run = new_run()
     story = Story(run).started()
     for rate in range(10):

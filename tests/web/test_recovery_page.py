@@ -62,7 +62,7 @@ def test_a_failure_says_type_operator_subtask_split_and_offset(operator: Client)
     assert '<details id="details-failure-1"><summary>' in page
 
 
-def test_a_failure_shows_the_authors_frames_the_record_and_the_rest_folded(
+def test_a_failure_shows_the_authors_frames_and_record_and_folds_the_rest(
     operator: Client,
 ) -> None:
     failed = FailureOccurred(
@@ -83,7 +83,7 @@ def test_a_failure_shows_the_authors_frames_the_record_and_the_rest_folded(
     assert page.index("line 3, in parse") < page.index('<details id="details-failure-1"')
 
 
-def test_a_lost_slot_is_of_the_system_and_a_failed_run_names_no_place(operator: Client) -> None:
+def test_a_lost_slot_is_a_system_failure_and_a_failed_run_names_no_place(operator: Client) -> None:
     story = Story(new_run()).started().completed().slot_killed()
     fold(story.tell(FailureOccurred(cause="The stage ended.")))
 
@@ -137,7 +137,9 @@ def test_recoveries_show_every_phase_and_their_median(operator: Client) -> None:
     assert "under way checkpoint 1 1,234 212 ms 5.0 ms – – – – – – –" in words
 
 
-def test_late_commits_are_counted_by_attempt_and_strangers_apart(operator: Client) -> None:
+def test_refusals_are_counted_by_kind_and_attempt_and_strangers_separately(
+    operator: Client,
+) -> None:
     story = Story(new_run()).started()
     for number in (4, 5):
         what = f"a commit of checkpoint {number} by delays[0]"
@@ -159,7 +161,7 @@ def test_late_commits_are_counted_by_attempt_and_strangers_apart(operator: Clien
     )
 
 
-def test_refused_points_and_output_set_aside_are_told(operator: Client) -> None:
+def test_the_page_shows_refused_points_and_superseded_or_repeated_output(operator: Client) -> None:
     story = Story(new_run()).started().completed()
     story.tell(
         RestorePointRefused(path="chk-1", message="chk-1/a.arrow is truncated."),
@@ -179,7 +181,7 @@ def test_refused_points_and_output_set_aside_are_told(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("page", [PAGE, "/pipelines/flights/"])
-def test_what_was_cleaned_up_what_stays_and_a_takeover_are_told(
+def test_the_page_shows_discarded_and_kept_leftovers_and_a_takeover(
     operator: Client, page: str
 ) -> None:
     story = Story(new_run()).started().completed()
@@ -238,7 +240,7 @@ def test_the_last_verification_and_the_fitness_of_each_point_are_shown(
     assert "gone its manifest is missing" in words
 
 
-def test_damage_is_shown_beside_the_points_with_what_follows_from_it(
+def test_damage_is_shown_with_its_consequences_beside_the_points(
     operator: Client, site: Path
 ) -> None:
     point = written(site / "a")
@@ -279,7 +281,7 @@ def test_one_point_is_recommended_with_reason_and_estimate(admin: Client, site: 
     assert "No run is under way, so a failure would cost nothing now." in words
 
 
-def test_what_a_failure_now_would_cost_is_said_in_records_and_time(operator: Client) -> None:
+def test_the_page_states_the_cost_of_a_failure_now_in_records_and_time(operator: Client) -> None:
     story = Story(new_run())
     story.clock.now_ms += 60_000  # nothing is added for the time since the last sample
     story.started().completed().sampled(2_000.0)
@@ -294,7 +296,9 @@ def test_what_a_failure_now_would_cost_is_said_in_records_and_time(operator: Cli
     assert "judging by 1 measured recovery." in words
 
 
-def test_what_would_be_read_again_is_one_number_on_one_page(operator: Client, site: Path) -> None:
+def test_the_page_shows_the_same_number_of_records_to_reread_everywhere(
+    operator: Client, site: Path
+) -> None:
     fold(Story(new_run()).started().completed(path=written(site / "a")).sampled(1e9))
 
     found = re.findall(r"(?i)about ([\d,]+) records", words_of(operator, PAGE))
@@ -312,7 +316,9 @@ def test_an_operator_sees_the_points_and_no_button(operator: Client, site: Path)
     assert "Restoring needs the admin role." in page
 
 
-def test_while_it_runs_the_page_says_why_nothing_can_be_restored(admin: Client, site: Path) -> None:
+def test_the_page_of_a_running_pipeline_says_why_nothing_can_be_restored(
+    admin: Client, site: Path
+) -> None:
     fold(Story(new_run()).started().completed(path=written(site / "a")))
 
     page = text_of(admin, PAGE)

@@ -18,7 +18,7 @@ from tests.web.journals import Story, new_run
 pytestmark = pytest.mark.usefixtures("site")
 
 
-def test_each_point_is_as_fit_as_what_is_known_of_it(site: Path) -> None:
+def test_the_fitness_of_a_point_follows_from_what_is_known_about_it(site: Path) -> None:
     story = Story(new_run()).started()
     gone, refused, verified, unread = (site / name for name in ("a", "b", "c", "d"))
     for path in (gone, refused, verified, unread):
@@ -41,7 +41,7 @@ def test_each_point_is_as_fit_as_what_is_known_of_it(site: Path) -> None:
     assert [path for path, each in found.items() if each.is_recommended] == [str(unread)]
 
 
-def test_a_replay_and_its_time_rest_on_what_was_measured(site: Path) -> None:
+def test_the_estimate_of_a_replay_rests_on_measurements(site: Path) -> None:
     story = Story(new_run())
     story.clock.now_ms += 60_000  # nothing is added for the time since the last sample
     story.started().sampled(1_000.0)
@@ -58,7 +58,7 @@ def test_a_replay_and_its_time_rest_on_what_was_measured(site: Path) -> None:
 
 
 @pytest.mark.parametrize("is_final", [False, True], ids=["it fails", "it finishes"])
-def test_what_was_read_behind_the_newest_checkpoint_is_read_again_too(
+def test_the_replay_includes_records_read_after_the_newest_checkpoint(
     site: Path, is_final: bool
 ) -> None:
     """A run fails long after its last checkpoint; a finished run has a point at its end."""
@@ -77,7 +77,7 @@ def test_what_was_read_behind_the_newest_checkpoint_is_read_again_too(
     assert found == ([0, 10_000, 11_000] if is_final else [9_255, 10_255])
 
 
-def test_what_a_worker_has_read_counts_and_how_far_it_is_can_be_seen(site: Path) -> None:
+def test_the_reading_of_a_worker_sets_the_fitness_and_shows_its_progress(site: Path) -> None:
     story = Story(new_run()).started().completed(path=written(site / "a"))
     story.completed(path=written(site / "b"))
     fold(story)
@@ -100,7 +100,7 @@ def test_what_a_worker_has_read_counts_and_how_far_it_is_can_be_seen(site: Path)
 @pytest.mark.parametrize(
     ("verified_after", "fitness"), [(True, Fitness.VERIFIED), (False, Fitness.REFUSED)]
 )
-def test_of_two_readings_the_later_one_counts(
+def test_the_later_of_two_readings_counts(
     site: Path, verified_after: bool, fitness: Fitness
 ) -> None:
     story = Story(new_run()).started().completed(path=written(site / "a"))
@@ -112,7 +112,7 @@ def test_of_two_readings_the_later_one_counts(
     assert chosen_of(story).points[0].fitness is fitness
 
 
-def test_points_of_a_line_that_somebody_went_back_behind_are_not_recommended(site: Path) -> None:
+def test_points_newer_than_the_restored_one_are_not_recommended(site: Path) -> None:
     story = Story(new_run()).started()
     for name in ("a", "b", "c"):
         story.completed(CheckpointKind.SAVEPOINT, path=written(site / name))
@@ -128,7 +128,7 @@ def test_points_of_a_line_that_somebody_went_back_behind_are_not_recommended(sit
     assert choice.recommended is found[str(site / "b")]
 
 
-def test_without_a_point_nothing_is_recommended_and_without_a_pipeline_nothing_is_known() -> None:
+def test_nothing_is_recommended_without_a_point_or_a_pipeline() -> None:
     fold(Story(new_run()).started())
 
     choice = point_choice("flights")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("site", "patient")
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_figure_is_what_was_read_behind_its_point(seed: int, tmp_path: Path) -> None:
+def test_every_figure_counts_the_records_read_after_its_point(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     restored = rng.choice([0, 40_000])
     story = Story(new_run()).started()
@@ -72,7 +72,7 @@ def test_every_figure_is_what_was_read_behind_its_point(seed: int, tmp_path: Pat
     }
 
 
-def test_at_most_once_nothing_would_be_read_again() -> None:
+def test_at_most_once_has_no_records_to_replay() -> None:
     run = new_run(settings={"execution.checkpointing.mode": "at-most-once"})
     Story(run).started().completed().sampled(since=5_000)
     Projector().run_once()
@@ -84,7 +84,7 @@ def test_at_most_once_nothing_would_be_read_again() -> None:
     assert page.run.records_to_replay == 0
 
 
-def test_what_a_driver_of_an_older_version_does_not_say_is_not_known() -> None:
+def test_a_figure_that_an_older_driver_does_not_report_is_unknown() -> None:
     story = Story(new_run()).started().completed()
     story.tell(sample(1_000.0, 10, reached=None, restored=None))
     Projector().run_once()

@@ -21,7 +21,7 @@ def a_month_is_kept(settings) -> None:
     settings.JOURNAL_RETENTION_DAYS = 30
 
 
-def test_the_mark_of_a_request_that_ended_long_ago_goes() -> None:
+def test_the_mark_of_a_request_that_ended_long_ago_is_deleted() -> None:
     request = done(RequestPhase.SUCCEEDED, days_ago=31)
 
     shorten_run_files()

@@ -52,7 +52,7 @@ def test_an_admin_reads_every_row(admin: Client) -> None:
 
 
 @pytest.mark.slow
-def test_nobody_writes_through_it(admin: Client, operator: Client) -> None:
+def test_neither_admins_nor_operators_can_write_rows(admin: Client, operator: Client) -> None:
     before = {model: list(model._default_manager.values()) for model in MODELS}
 
     for client, of in ((admin, MODELS), (operator, [Run])):
@@ -71,14 +71,14 @@ def test_nobody_writes_through_it(admin: Client, operator: Client) -> None:
 
 
 @pytest.mark.parametrize("place", ["index", "login", "jobs_run_changelist", "password_change"])
-def test_an_operator_is_told_that_it_needs_the_admin_role(operator: Client, place: str) -> None:
+def test_an_operator_learns_that_the_rows_need_the_admin_role(operator: Client, place: str) -> None:
     answer = operator.get(reverse(f"admin:{place}"), follow=True)
 
     assert answer.status_code == 403
     assert "This needs the admin role" in answer.content.decode()
 
 
-def test_who_is_staff_of_djangos_and_no_admin_of_ours_stays_out() -> None:
+def test_djangos_staff_flag_alone_does_not_open_the_rows() -> None:
     client = Client()
     client.force_login(User.objects.create_user("stan", is_staff=True))
 
@@ -86,7 +86,7 @@ def test_who_is_staff_of_djangos_and_no_admin_of_ours_stays_out() -> None:
 
 
 @pytest.mark.parametrize("place", ["index", "jobs_run_changelist", "login"])
-def test_who_has_not_signed_in_is_sent_to_our_own_page(place: str) -> None:
+def test_a_visitor_without_a_session_is_sent_to_our_sign_in_page(place: str) -> None:
     answer = Client().get(reverse(f"admin:{place}"), follow=True)
 
     (where, _) = answer.redirect_chain[-1]
@@ -99,7 +99,7 @@ def test_who_has_not_signed_in_is_sent_to_our_own_page(place: str) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", ["https://evil.example/", "//evil.example/"])
-def test_nobody_is_sent_elsewhere(admin: Client, elsewhere: str) -> None:
+def test_signing_in_does_not_redirect_to_another_site(admin: Client, elsewhere: str) -> None:
     User.objects.create_user("olga", password="correct horse battery")
     way_in = Client().get(reverse("admin:login"), {"next": elsewhere})["Location"]
 
@@ -108,7 +108,7 @@ def test_nobody_is_sent_elsewhere(admin: Client, elsewhere: str) -> None:
     assert answer["Location"] == "/"
 
 
-def test_what_is_secret_is_not_shown(admin: Client) -> None:
+def test_secrets_are_not_shown(admin: Client) -> None:
     token = ApiToken.objects.get()
     channel = Channel.objects.create(
         name="hook",
@@ -128,7 +128,9 @@ def test_what_is_secret_is_not_shown(admin: Client) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_no_column_shown_is_named_like_a_secret(admin: Client, model: type[models.Model]) -> None:
+def test_a_shown_column_named_like_a_secret_needs_a_decision(
+    admin: Client, model: type[models.Model]
+) -> None:
     """A new column with such a name needs a decision here whether it may be read."""
     request = admin.get(reverse("admin:index")).wsgi_request
 
@@ -138,7 +140,7 @@ def test_no_column_shown_is_named_like_a_secret(admin: Client, model: type[model
     assert named == READABLE.get(model.__name__, set())
 
 
-def test_its_pages_keep_to_the_policy_of_all_pages(admin: Client) -> None:
+def test_the_row_pages_keep_the_content_security_policy_of_all_pages(admin: Client) -> None:
     run = Run.objects.get()
 
     for place in (
@@ -155,7 +157,7 @@ def test_its_pages_keep_to_the_policy_of_all_pages(admin: Client) -> None:
         assert INLINE.findall(answer.content.decode()) == []
 
 
-def test_an_admin_finds_it_and_an_operator_is_not_led_there(
+def test_the_settings_page_links_to_the_rows_only_for_an_admin(
     admin: Client, operator: Client
 ) -> None:
     link = f'href="{reverse("admin:index")}"'

@@ -21,7 +21,7 @@ def log(settings) -> Path:
     return path
 
 
-def test_a_log_that_is_too_long_begins_anew_and_its_end_is_kept(log: Path) -> None:
+def test_a_log_that_is_too_long_starts_over_and_its_end_is_kept(log: Path) -> None:
     with log.open("ab", buffering=0) as driver:
         for number in range(200):
             driver.write(b"line %d\n" % number)
@@ -35,7 +35,7 @@ def test_a_log_that_is_too_long_begins_anew_and_its_end_is_kept(log: Path) -> No
     assert log.read_text() == "it goes on\n"
 
 
-def test_what_was_kept_before_goes_and_a_short_log_stays(log: Path) -> None:
+def test_a_new_cut_replaces_the_kept_lines_and_a_short_log_stays(log: Path) -> None:
     for word in ("first ", "second "):
         log.write_text(f"{word}\n" * 500)
         shorten_logs()
@@ -48,7 +48,7 @@ def test_what_was_kept_before_goes_and_a_short_log_stays(log: Path) -> None:
     assert len(kept) <= 1_000
 
 
-def test_what_a_driver_said_last_is_found_when_its_log_has_begun_anew(log: Path) -> None:
+def test_the_last_line_of_a_driver_is_found_after_its_log_started_over(log: Path) -> None:
     log.write_text("so much\n" * 500 + "killed by somebody\n")
 
     shorten_logs()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("site", "patient")
 QUERY = "q=o&label=prod&group=state&sort=-restarts"
 
 
-def test_what_the_address_has_is_saved_under_a_name_and_shown_again(operator: Client) -> None:
+def test_a_view_saves_the_filters_of_the_address_under_a_name(operator: Client) -> None:
     three_pipelines()
 
     chosen = operator.get(f"/?{QUERY}&page=1").content.decode()
@@ -36,7 +36,7 @@ def test_what_the_address_has_is_saved_under_a_name_and_shown_again(operator: Cl
     assert "orders" in words_in(shown)
 
 
-def test_the_page_begins_with_the_default_view_and_all_is_one_click_away(operator: Client) -> None:
+def test_the_page_opens_the_default_view_and_links_to_all_pipelines(operator: Client) -> None:
     three_pipelines()
     operator.post("/views/save/", {"name": "prod", "query": "label=prod", "is_default": "on"})
     operator.post("/views/save/", {"name": "o", "query": "q=o", "is_default": "on"})
@@ -64,7 +64,7 @@ def test_a_view_is_renamed_made_the_default_and_deleted_by_its_person(operator: 
     assert [view.name for view in SavedView.objects.all()] == ["second"]
 
 
-def test_nobody_sees_or_changes_a_view_of_another_person(operator: Client, admin: Client) -> None:
+def test_a_person_cannot_see_or_change_the_views_of_others(operator: Client, admin: Client) -> None:
     three_pipelines()
     save_view("ada", "mine", "q=a", is_default=True)
     key = SavedView.objects.get().pk
@@ -79,7 +79,7 @@ def test_nobody_sees_or_changes_a_view_of_another_person(operator: Client, admin
     assert "mine" in listed_names(admin)
 
 
-def test_a_view_needs_a_name_and_there_is_an_end_to_their_number(operator: Client) -> None:
+def test_a_view_needs_a_name_and_the_number_of_views_is_limited(operator: Client) -> None:
     three_pipelines()
     nameless = operator.post("/views/save/", {"name": "  ", "query": "q=a"}, follow=True)
     for number in range(VIEWS_MAX):
@@ -92,7 +92,7 @@ def test_a_view_needs_a_name_and_there_is_an_end_to_their_number(operator: Clien
     assert SavedView.objects.get(name="view 1").query == "q=b"
 
 
-def test_a_persons_views_go_with_the_person(operator: Client) -> None:
+def test_deleting_a_person_deletes_their_views(operator: Client) -> None:
     save_view("olaf", "mine", "q=a", is_default=True)
 
     User.objects.get(username="olaf").delete()

@@ -59,7 +59,7 @@ def test_before_the_first_savepoint_the_page_says_how_to_take_one(operator: Clie
     assert "manage.py pipeline savepoint views" in words(operator.get(LIST))
 
 
-def test_the_list_says_who_asked_why_and_who_was_restored(operator: Client) -> None:
+def test_the_list_shows_requester_reason_and_the_runs_restored_from_each(operator: Client) -> None:
     run = stopped_run(keys=(20, 30))
     native = TakeSavepoint(format=SavepointFormat.NATIVE)
     new_request(run, native, request_id="taken-1", reason="the <upgrade>")
@@ -78,7 +78,7 @@ def test_the_list_says_who_asked_why_and_who_was_restored(operator: Client) -> N
     assert page.index("savepoint-views-1-2") < page.index("savepoint-views-1-1")
 
 
-def test_a_savepoint_whose_files_are_gone_is_told_from_one_that_is_there(operator: Client) -> None:
+def test_only_a_savepoint_whose_files_are_gone_is_marked_as_unusable(operator: Client) -> None:
     run = stopped_run(keys=(20, 30))
     shutil.rmtree(path_of(run, 1))
 
@@ -102,7 +102,7 @@ def test_the_list_comes_in_pages(operator: Client) -> None:
     assert "savepoint-1 savepoint 1 of run 1" in second
 
 
-def test_a_label_given_with_the_request_is_that_of_the_savepoint(admin: Client) -> None:
+def test_a_label_given_with_the_request_becomes_the_savepoints_label(admin: Client) -> None:
     story = Story(new_run(NAME)).started()
     Projector().run_once()
 
@@ -119,7 +119,7 @@ def test_a_label_given_with_the_request_is_that_of_the_savepoint(admin: Client) 
     assert "“<b>before</b>”" in words(admin.get(f"/pipelines/{NAME}/"))
 
 
-def test_a_label_is_changed_with_who_and_why_and_survives_another_projection(admin: Client) -> None:
+def test_a_label_change_keeps_requester_and_reason_and_survives_a_rebuild(admin: Client) -> None:
     run = stopped_run()
     path = path_of(run)
     PointLabel.objects.create(
@@ -147,7 +147,7 @@ def test_a_label_is_changed_with_who_and_why_and_survives_another_projection(adm
     assert "Tuesday" not in words(admin.get(LIST))
 
 
-def test_an_empty_label_takes_the_label_away(admin: Client) -> None:
+def test_an_empty_label_removes_the_label(admin: Client) -> None:
     run = stopped_run()
     PointLabel.objects.create(
         request_id="taken-1", label="Tuesday", labelled_by="bob", labelled_at=run.created_at
@@ -178,9 +178,7 @@ def test_labelling_again_under_the_same_id_is_the_same_request(admin: Client) ->
         ({"pipeline": "copy"}, "copy has no savepoint at"),
     ],
 )
-def test_a_label_that_cannot_be_is_refused_and_nothing_is_stored(
-    changes: dict[str, str], says: str
-) -> None:
+def test_an_invalid_label_is_refused_and_not_stored(changes: dict[str, str], says: str) -> None:
     given = {"pipeline": NAME, "path": path_of(stopped_run()), "label": "x", "reason": "why"}
     new_run("copy")
 
@@ -191,7 +189,7 @@ def test_a_label_that_cannot_be_is_refused_and_nothing_is_stored(
     assert not Request.objects.exists()
 
 
-def test_a_deletion_says_in_numbers_what_is_lost_and_needs_the_name_of_the_savepoint(
+def test_a_deletion_states_what_is_lost_and_needs_the_savepoints_name(
     admin: Client,
 ) -> None:
     run = stopped_run(keys=(20, 30))
@@ -220,7 +218,9 @@ def test_a_deletion_says_in_numbers_what_is_lost_and_needs_the_name_of_the_savep
     ("number", "says"),
     [(1, "1 other point of views can be restored, all of them younger."), (2, "")],
 )
-def test_the_oldest_and_the_only_one_are_told_apart(admin: Client, number: int, says: str) -> None:
+def test_the_deletion_form_tells_the_oldest_savepoint_from_the_only_one(
+    admin: Client, number: int, says: str
+) -> None:
     run = stopped_run(keys=(20, 30) if says else (20,))
 
     form = words(admin.get(f"/pipelines/{NAME}/dispose/", {"path": path_of(run)}))
@@ -228,7 +228,7 @@ def test_the_oldest_and_the_only_one_are_told_apart(admin: Client, number: int, 
     assert (says or "Nothing else is left that views could be restored from.") in form
 
 
-def test_what_is_no_savepoint_of_the_pipeline_is_neither_labelled_nor_deleted(
+def test_only_a_savepoint_of_the_pipeline_can_be_labelled_or_deleted(
     admin: Client,
 ) -> None:
     stopped_run()
@@ -253,7 +253,7 @@ def test_an_operator_sees_no_button(operator: Client) -> None:
     assert "Reading them again needs the admin role." in words(page)
 
 
-def test_an_operator_looks_at_what_was_compared_and_compares_nothing(operator: Client) -> None:
+def test_an_operator_can_open_a_comparison_but_not_start_one(operator: Client) -> None:
     stopped_run(keys=(20, 60))
     address = f"/savepoints/{NAME}-1-2/compare/"
 
@@ -264,7 +264,7 @@ def test_an_operator_looks_at_what_was_compared_and_compares_nothing(operator: C
     assert "csrfmiddlewaretoken" not in operator.get(address).content.decode().split("<main")[1]
 
 
-def test_a_verification_shows_how_far_it_is_until_its_result_which_is_kept(
+def test_a_verification_shows_its_progress_and_keeps_its_result(
     admin: Client,
 ) -> None:
     stopped_run()
@@ -285,7 +285,7 @@ def test_a_verification_shows_how_far_it_is_until_its_result_which_is_kept(
     assert "verified" in words(admin.get(LIST))
 
 
-def test_a_verification_names_what_is_damaged(admin: Client) -> None:
+def test_a_verification_names_the_damaged_file(admin: Client) -> None:
     path = Path(path_of(stopped_run()))
     damaged = sorted(path.glob("*.parquet"))[0]
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
@@ -297,7 +297,7 @@ def test_a_verification_names_what_is_damaged(admin: Client) -> None:
     assert "not usable" in words(admin.get(LIST))
 
 
-def test_the_manifest_is_given_as_it_is_stored(operator: Client) -> None:
+def test_the_manifest_downloads_as_it_is_stored(operator: Client) -> None:
     run = stopped_run()
 
     answer = operator.get(f"{ONE}manifest/")
@@ -307,7 +307,7 @@ def test_the_manifest_is_given_as_it_is_stored(operator: Client) -> None:
     assert answer["Content-Disposition"] == 'attachment; filename="views-1-1-manifest.json"'
 
 
-def test_a_manifest_that_is_gone_is_said_where_it_was_asked_for(operator: Client) -> None:
+def test_the_download_of_a_missing_manifest_reports_the_missing_point(operator: Client) -> None:
     shutil.rmtree(path_of(stopped_run()))
 
     answer = operator.get(f"{ONE}manifest/", follow=True)
@@ -315,7 +315,7 @@ def test_a_manifest_that_is_gone_is_said_where_it_was_asked_for(operator: Client
     assert "There is no recovery point at" in words(answer)
 
 
-def test_what_it_holds_leads_to_its_rows_page_by_page(operator: Client) -> None:
+def test_the_contents_of_a_savepoint_link_to_its_rows_page_by_page(operator: Client) -> None:
     stopped_run(keys=(60,))
 
     holds = operator.get(f"{ONE}holds/")
@@ -331,7 +331,7 @@ def test_what_it_holds_leads_to_its_rows_page_by_page(operator: Client) -> None:
     assert "No more rows" in words(second)
 
 
-def test_rows_are_found_by_value_and_a_wrong_value_says_what_is_wrong(operator: Client) -> None:
+def test_rows_are_found_by_value_and_an_invalid_value_is_explained(operator: Client) -> None:
     stopped_run(keys=(60,))
     (address,) = re.findall(
         r'href="([^"]+/state/[^"]+)"', operator.get(f"{ONE}holds/").content.decode()
@@ -348,7 +348,7 @@ def test_rows_are_found_by_value_and_a_wrong_value_says_what_is_wrong(operator: 
     assert f"'many' is no value of the column '{column}'" in wrong
 
 
-def test_a_part_of_a_page_is_given_where_a_page_asks_for_it(operator: Client) -> None:
+def test_an_htmx_request_gets_only_a_part_of_the_page(operator: Client) -> None:
     stopped_run()
 
     part = operator.get(f"{ONE}holds/", headers={"HX-Request": "true"}).content.decode()
@@ -357,14 +357,14 @@ def test_a_part_of_a_page_is_given_where_a_page_asks_for_it(operator: Client) ->
     assert "Operators and their states" in part
 
 
-def test_what_cannot_be_read_is_said_in_the_place_of_the_operators(operator: Client) -> None:
+def test_a_missing_manifest_is_reported_in_place_of_the_operators(operator: Client) -> None:
     shutil.rmtree(path_of(stopped_run()))
 
     assert "manifest.json is missing" in words(operator.get(f"{ONE}holds/"))
     assert "manifest.json is missing" in words(operator.get(f"{ONE}state/"))
 
 
-def test_two_savepoints_are_compared_by_a_worker_and_found_again(
+def test_a_worker_compares_two_savepoints_and_the_result_is_found_again(
     admin: Client, asked_of_workers: list[tuple[str, int]]
 ) -> None:
     stopped_run(keys=(20, 60))
@@ -389,7 +389,7 @@ def test_two_savepoints_are_compared_by_a_worker_and_found_again(
         assert shown in words(outcome)
 
 
-def test_savepoints_that_hold_the_same_say_so(admin: Client) -> None:
+def test_a_comparison_says_if_two_savepoints_hold_the_same_rows(admin: Client) -> None:
     stopped_run(keys=(20, 20))
     address = f"/savepoints/{NAME}-1-2/compare/"
 
@@ -399,7 +399,7 @@ def test_savepoints_that_hold_the_same_say_so(admin: Client) -> None:
     assert "Every state holds the same rows." in words(admin.get(address, SINCE))
 
 
-def test_a_comparison_goes_on_where_a_step_has_ended_and_may_be_done_twice(
+def test_a_comparison_continues_in_steps_and_does_nothing_once_it_ended(
     admin: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison, "PART_ROWS", 10)
@@ -419,7 +419,7 @@ def test_a_comparison_goes_on_where_a_step_has_ended_and_may_be_done_twice(
     assert not comparisons.go_on_comparing(row.pk)
 
 
-def test_a_comparison_that_stops_halfway_is_asked_to_go_on(
+def test_a_stalled_comparison_is_sent_to_a_worker_again(
     admin: Client, asked_of_workers: list[tuple[str, int]]
 ) -> None:
     stopped_run(keys=(20, 60))
@@ -433,7 +433,7 @@ def test_a_comparison_that_stops_halfway_is_asked_to_go_on(
     assert asked_of_workers == [(Errand.COMPARE_POINTS, PointComparison.objects.get().pk)] * 2
 
 
-def test_damage_ends_a_comparison_by_name_and_asking_again_begins_anew(
+def test_a_comparison_names_the_damaged_file_and_can_be_started_again(
     admin: Client, asked_of_workers: list[tuple[str, int]]
 ) -> None:
     run = stopped_run(keys=(20, 60))
@@ -464,7 +464,7 @@ def test_a_savepoint_is_not_compared_with_itself(admin: Client) -> None:
     assert not PointComparison.objects.exists()
 
 
-def test_what_cannot_be_compared_ends_with_the_reason(
+def test_a_comparison_that_may_not_read_a_point_ends_with_the_reason(
     admin: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped_run(keys=(20, 60))
@@ -482,7 +482,7 @@ def test_what_cannot_be_compared_ends_with_the_reason(
     assert 'hx-trigger="load' not in page.content.decode()
 
 
-def test_a_comparison_says_what_it_waits_for_goes_on_after_it_and_waits_no_longer_than_it_may(
+def test_a_comparison_names_what_it_waits_for_resumes_and_gives_up_at_a_limit(
     admin: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped_run(keys=(20, 60))
@@ -511,7 +511,7 @@ def test_a_comparison_says_what_it_waits_for_goes_on_after_it_and_waits_no_longe
     assert "The comparison failed : It could not continue for 5 min: The storage does" in given_up
 
 
-def test_a_verification_says_what_it_waits_for_and_ends_where_it_may_not_read(
+def test_a_verification_names_what_it_waits_for_and_ends_outside_the_storage(
     admin: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped_run()
@@ -530,7 +530,7 @@ def test_a_verification_says_what_it_waits_for_and_ends_where_it_may_not_read(
     assert PointInspection.objects.get().ended_at is not None
 
 
-def test_no_more_than_some_comparisons_and_verifications_are_under_way_at_once(
+def test_the_number_of_comparisons_and_verifications_under_way_is_limited(
     admin: Client,
 ) -> None:
     stopped_run(keys=(20, 60))
@@ -551,7 +551,7 @@ def test_no_more_than_some_comparisons_and_verifications_are_under_way_at_once(
     assert PointComparison.objects.count() == PointInspection.objects.count() == OPEN_MAX + 1
 
 
-def test_its_shelf_life_is_told_with_its_reason(
+def test_the_page_shows_the_shelf_life_of_a_savepoint_with_the_reason(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped_run()
@@ -576,7 +576,7 @@ def test_its_shelf_life_is_told_with_its_reason(
     assert "Restorable now, but not for certain since 1970-01-02 00:00:00 UTC" in passed
 
 
-def test_what_ends_its_shelf_life_is_named(operator: Client) -> None:
+def test_the_page_names_what_ended_the_shelf_life_of_a_savepoint(operator: Client) -> None:
     run = stopped_run()
     new_run("copy", restored_from=path_of(run), claim_mode=ClaimMode.CLAIM.value)
     next(Path(run.parameters["data"]).glob("0.csv")).unlink()
@@ -590,7 +590,7 @@ def test_what_ends_its_shelf_life_is_named(operator: Client) -> None:
     assert "How long it can be restored is unknown" in unreadable
 
 
-def test_it_is_restored_into_another_pipeline_after_a_look_at_what_speaks_against_it(
+def test_a_savepoint_is_restored_into_another_pipeline_after_a_verdict(
     admin: Client,
 ) -> None:
     run, other = stopped_run(), stopped_run("copy", keys=())
@@ -613,7 +613,9 @@ def test_it_is_restored_into_another_pipeline_after_a_look_at_what_speaks_agains
     assert "copy, run 2" in words(admin.get(LIST))
 
 
-def test_what_no_run_has_written_cannot_be_chosen_for_a_restore(admin: Client, site: Path) -> None:
+def test_a_point_that_no_run_has_written_cannot_be_chosen_for_a_restore(
+    admin: Client, site: Path
+) -> None:
     stopped_run()
 
     fields = {"path": str(site), "parallelism": "2", "reason": "x", "confirmation": NAME}
@@ -623,7 +625,7 @@ def test_what_no_run_has_written_cannot_be_chosen_for_a_restore(admin: Client, s
     assert "Select a valid choice" in words(answer)
 
 
-def test_nobody_is_led_to_the_restore_of_a_pipeline_that_is_not_there(
+def test_a_restore_needs_an_existing_pipeline_and_the_admin_role(
     admin: Client, operator: Client
 ) -> None:
     stopped_run()
@@ -633,13 +635,13 @@ def test_nobody_is_led_to_the_restore_of_a_pipeline_that_is_not_there(
 
 
 @pytest.mark.parametrize("key", ["nothing", "views-1-7", "views-1-", f"views-1-{'9' * 19}"])
-def test_a_savepoint_that_is_not_there_is_not_found(operator: Client, key: str) -> None:
+def test_an_unknown_savepoint_is_not_found(operator: Client, key: str) -> None:
     stopped_run()
 
     assert operator.get(f"/savepoints/{key}/").status_code == 404
 
 
-def test_what_a_tab_takes_in_is_what_the_page_shows(operator: Client) -> None:
+def test_a_refresh_carries_the_same_regions_as_the_page(operator: Client) -> None:
     stopped_run()
     for address in (LIST, ONE):
         page = operator.get(address).content.decode()
@@ -651,7 +653,7 @@ def test_what_a_tab_takes_in_is_what_the_page_shows(operator: Client) -> None:
         assert regions.count("hx-swap-oob") == len(expected) + 1  # and the pulse
 
 
-def test_the_pipeline_leads_to_its_savepoints(operator: Client) -> None:
+def test_the_pipeline_page_links_to_its_savepoints(operator: Client) -> None:
     run = stopped_run()
 
     assert (

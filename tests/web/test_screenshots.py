@@ -11,7 +11,7 @@ OF_INCIDENTS_BYTES_MAX = 4_000_000
 SHOWN = re.compile(r"!\[[^\]]+\]\(\.\./pictures/([a-z-]+)\.png\)")
 
 
-def test_there_is_a_picture_of_every_page_and_the_documentation_shows_it_once() -> None:
+def test_every_page_has_a_picture_that_the_documentation_shows_once() -> None:
     kept = [path.stem for path in (ROOT / "docs" / "pictures").iterdir() if path.is_file()]
     shown = SHOWN.findall((ROOT / "docs" / "reference" / "dashboard.md").read_text())
 
@@ -19,7 +19,7 @@ def test_there_is_a_picture_of_every_page_and_the_documentation_shows_it_once() 
     assert sorted(shown) == PICTURES
 
 
-def test_each_incident_of_the_drill_has_a_section_with_its_pictures_and_they_are_small() -> None:
+def test_each_incident_of_the_drill_has_a_section_with_small_pictures() -> None:
     text = (ROOT / "docs" / "explanation" / "incidents.md").read_text()
     sections = re.findall(r"^## .+ \{ #([a-z-]+) \}$", text, re.MULTILINE)
     shown = re.findall(r"\(\.\./pictures/incidents/([a-z0-9-]+\.webp)(?:#only-[a-z]+)?\)", text)

@@ -46,7 +46,7 @@ def olaf() -> User:
     return User.objects.create_user("olaf", password=PASSWORD)
 
 
-def test_after_the_password_the_code_of_the_app_is_asked_for(olaf: User) -> None:
+def test_sign_in_needs_the_code_of_the_app_after_the_password(olaf: User) -> None:
     secret = app_of(by_password("olaf"))
     cache.clear()  # forget the code that was just used
 
@@ -60,7 +60,7 @@ def test_after_the_password_the_code_of_the_app_is_asked_for(olaf: User) -> None
     assert client.get("/").status_code == 200
 
 
-def test_a_code_opens_once(olaf: User) -> None:
+def test_a_code_signs_in_only_once(olaf: User) -> None:
     secret = app_of(by_password("olaf"))
     cache.clear()
     code = code_of(secret)
@@ -72,7 +72,7 @@ def test_a_code_opens_once(olaf: User) -> None:
     assert again.get("/").status_code == 302
 
 
-def test_a_recovery_code_stands_in_once(olaf: User) -> None:
+def test_a_recovery_code_signs_in_only_once(olaf: User) -> None:
     client = by_password("olaf")
     app_of(client)
     page = client.get(CODES).content.decode()
@@ -88,7 +88,7 @@ def test_a_recovery_code_stands_in_once(olaf: User) -> None:
     assert twice.get("/").status_code == 302
 
 
-def test_wrong_codes_are_limited_so_that_nobody_tries_all(olaf: User) -> None:
+def test_the_number_of_wrong_codes_is_limited(olaf: User) -> None:
     secret = app_of(by_password("olaf"))
     cache.clear()
     client = by_password("olaf")
@@ -101,7 +101,7 @@ def test_wrong_codes_are_limited_so_that_nobody_tries_all(olaf: User) -> None:
     assert client.get("/").status_code == 302
 
 
-def test_a_session_left_open_adds_none_without_the_password(olaf: User) -> None:
+def test_adding_a_second_factor_needs_the_password_again(olaf: User) -> None:
     client = by_password("olaf")
 
     asked = client.get(ADD_APP)
@@ -111,7 +111,7 @@ def test_a_session_left_open_adds_none_without_the_password(olaf: User) -> None:
     assert client.get(ADD_APP).status_code == 302
 
 
-def test_each_change_is_in_the_log(
+def test_adding_and_removing_a_second_factor_is_logged(
     olaf: User, django_capture_on_commit_callbacks: Callable[..., Any]
 ) -> None:
     client = by_password("olaf")
@@ -126,7 +126,9 @@ def test_each_change_is_in_the_log(
     assert by_password("olaf").get("/").status_code == 200
 
 
-def test_what_an_admin_requires_holds_for_everyone_with_a_password(ada: User, olaf: User) -> None:
+def test_a_required_second_factor_applies_to_everyone_with_a_password(
+    ada: User, olaf: User
+) -> None:
     admin, open_still = by_password("ada"), by_password("olaf")
     app_of(admin)
 
@@ -143,12 +145,12 @@ def test_what_an_admin_requires_holds_for_everyone_with_a_password(ada: User, ol
     assert admin.get("/").status_code == 200
 
 
-def test_an_admin_without_one_requires_none_of_others(ada: User) -> None:
+def test_an_admin_without_a_second_factor_cannot_require_one_of_others(ada: User) -> None:
     with pytest.raises(Rejected, match="Add a second factor to your own account first"):
         second_factor.require(requester="ada", reason="the auditors")
 
 
-def test_an_admin_resets_it_for_a_person_who_lost_theirs(ada: User, olaf: User) -> None:
+def test_an_admin_resets_the_second_factor_of_a_person_who_lost_it(ada: User, olaf: User) -> None:
     lost = by_password("olaf")
     app_of(lost)
 
@@ -163,7 +165,9 @@ def test_an_admin_resets_it_for_a_person_who_lost_theirs(ada: User, olaf: User) 
     assert logged()[-1] == "ada reset the second factor of person olaf"
 
 
-def test_people_of_the_company_have_theirs_there(ada: User, settings: Any) -> None:
+def test_people_signed_in_by_the_company_need_no_second_factor_here(
+    ada: User, settings: Any
+) -> None:
     settings.OPERATOR_GROUPS = frozenset({"data"})
     app_of(by_password("ada"))
     second_factor.require(requester="ada", reason="the auditors")
@@ -175,7 +179,7 @@ def test_people_of_the_company_have_theirs_there(ada: User, settings: Any) -> No
     assert client.get(ADD_APP).status_code == 403
 
 
-def test_open_sessions_are_listed_and_each_person_ends_their_own(olaf: User) -> None:
+def test_a_person_sees_and_can_end_their_own_open_sessions(olaf: User) -> None:
     here, there = by_password("olaf"), by_password("olaf", REMOTE_ADDR="203.0.113.5")
     page = here.get("/settings/").content.decode()
     assert "203.0.113.5" in page
@@ -188,7 +192,7 @@ def test_open_sessions_are_listed_and_each_person_ends_their_own(olaf: User) -> 
     assert [each.address for each in queries.sessions("olaf")] == ["127.0.0.1"]
 
 
-def test_nobody_ends_or_sees_a_session_of_others_but_an_admin(ada: User, olaf: User) -> None:
+def test_only_an_admin_can_see_or_end_the_sessions_of_others(ada: User, olaf: User) -> None:
     admin, operator = by_password("ada", REMOTE_ADDR="203.0.113.5"), by_password("olaf")
     (of_ada,) = queries.sessions("ada")
     (of_olaf,) = queries.sessions("olaf")
@@ -205,7 +209,7 @@ def test_nobody_ends_or_sees_a_session_of_others_but_an_admin(ada: User, olaf: U
     assert logged() == ["ada ended a session of person olaf"]
 
 
-def test_a_person_who_is_shut_out_has_no_session(ada: User, olaf: User) -> None:
+def test_deactivating_a_person_ends_their_sessions(ada: User, olaf: User) -> None:
     by_password("olaf")
 
     services.deactivate(name="olaf", requester="ada", reason="left")
@@ -213,7 +217,7 @@ def test_a_person_who_is_shut_out_has_no_session(ada: User, olaf: User) -> None:
     assert queries.sessions("olaf") == []
 
 
-def test_the_session_that_changed_its_password_stays_listed_and_no_other(olaf: User) -> None:
+def test_after_a_password_change_only_the_session_that_made_it_is_listed(olaf: User) -> None:
     by_password("olaf", REMOTE_ADDR="203.0.113.5")
     here = by_password("olaf")
     new = {"new_password1": "another horse battery", "new_password2": "another horse battery"}

@@ -80,9 +80,7 @@ def page(browser: Browser) -> Iterator[Page]:
     context.close()
 
 
-def test_a_security_key_is_added_asked_for_and_removed(
-    installation: SignInSite, page: Page
-) -> None:
+def test_a_security_key_can_be_added_used_and_removed(installation: SignInSite, page: Page) -> None:
     said = complaints_of(page)
     devtools = page.context.new_cdp_session(page)
     devtools.send("WebAuthn.enable")
@@ -117,7 +115,7 @@ def test_a_security_key_is_added_asked_for_and_removed(
     assert said == []
 
 
-def test_a_person_of_the_company_comes_in_by_the_button_and_sees_their_session(
+def test_a_person_signs_in_with_the_company_account_and_sees_their_session(
     installation: SignInSite, page: Page
 ) -> None:
     go_when_up(page, f"{installation.address}/login/?next=/settings/")
@@ -130,7 +128,9 @@ def test_a_person_of_the_company_comes_in_by_the_button_and_sees_their_session(
     keep_picture(page, "settings")
 
 
-def test_who_may_not_in_reads_why(installation: SignInSite, page: Page) -> None:
+def test_a_person_outside_all_groups_reads_why_the_sign_in_was_refused(
+    installation: SignInSite, page: Page
+) -> None:
     installation.provider.tell("2", {"preferred_username": "sven", "groups": ["chess"]})
     go_when_up(page, f"{installation.address}/login/")
     page.get_by_role("link", name="Sign in with your company's account").click()

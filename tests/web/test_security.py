@@ -39,7 +39,7 @@ def olaf(site: Path) -> User:
     return User.objects.create_user("olaf", password=PASSWORD)
 
 
-def test_after_too_many_failures_an_address_waits_whatever_the_name(olaf: User) -> None:
+def test_too_many_failures_lock_an_address_out_for_every_name(olaf: User) -> None:
     for number in range(project.AXES_FAILURE_LIMIT - 1):
         assert tried(f"name {number}").status_code == 200
 
@@ -51,7 +51,7 @@ def test_after_too_many_failures_an_address_waits_whatever_the_name(olaf: User) 
     assert tried("olaf", PASSWORD, REMOTE_ADDR="10.1.2.3").status_code == 302
 
 
-def test_after_a_while_an_address_may_try_again(olaf: User) -> None:
+def test_a_locked_out_address_may_try_again_after_a_while(olaf: User) -> None:
     for _ in range(project.AXES_FAILURE_LIMIT):
         tried("olaf")
     assert not opens("olaf", PASSWORD)
@@ -62,7 +62,7 @@ def test_after_a_while_an_address_may_try_again(olaf: User) -> None:
     assert opens("olaf", PASSWORD)
 
 
-def test_a_session_that_is_open_goes_on_while_its_address_waits(olaf: User) -> None:
+def test_an_open_session_continues_while_its_address_is_locked_out(olaf: User) -> None:
     client = signed_in(olaf)
     for _ in range(project.AXES_FAILURE_LIMIT):
         tried("olaf")
@@ -70,7 +70,7 @@ def test_a_session_that_is_open_goes_on_while_its_address_waits(olaf: User) -> N
     assert client.get("/").status_code == 200
 
 
-def test_whoever_signed_in_half_a_day_ago_signs_in_again(
+def test_a_session_ends_twelve_hours_after_the_sign_in(
     olaf: User, no_time_passes: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time counts from the sign-in, whatever the user has done since."""
@@ -83,14 +83,14 @@ def test_whoever_signed_in_half_a_day_ago_signs_in_again(
     assert client.get("/")["Location"] == "/login/?next=/"
 
 
-def test_no_password_that_was_tried_is_stored(olaf: User) -> None:
+def test_a_tried_password_is_not_stored(olaf: User) -> None:
     tried("olaf", "hunter2-hunter2")
 
     assert "hunter2" not in str(AccessAttempt.objects.values())
 
 
 @pytest.mark.parametrize("address", ELSEWHERE)
-def test_signing_in_leads_nowhere_else(olaf: User, address: str) -> None:
+def test_signing_in_ignores_a_next_address_of_another_site(olaf: User, address: str) -> None:
     given = {"username": "olaf", "password": PASSWORD, "next": address}
 
     after = Client().post(reverse("login"), given)
@@ -100,7 +100,7 @@ def test_signing_in_leads_nowhere_else(olaf: User, address: str) -> None:
     assert (already.status_code, already["Location"]) == (302, "/")
 
 
-def test_signing_in_leads_to_where_one_wanted(olaf: User) -> None:
+def test_signing_in_returns_to_the_requested_page(olaf: User) -> None:
     wanted = Client().get("/alerts/")["Location"]
 
     assert wanted == "/login/?next=/alerts/"
@@ -108,7 +108,7 @@ def test_signing_in_leads_to_where_one_wanted(olaf: User) -> None:
     assert Client().post(reverse("login"), given)["Location"] == "/alerts/"
 
 
-def test_signing_out_takes_a_form_of_ours(olaf: User) -> None:
+def test_signing_out_needs_a_form_with_the_csrf_token(olaf: User) -> None:
     client = signed_in(olaf, enforce_csrf_checks=True)
 
     assert client.get(reverse("logout")).status_code == 405
@@ -116,7 +116,7 @@ def test_signing_out_takes_a_form_of_ours(olaf: User) -> None:
     assert client.get("/").status_code == 200
 
 
-def test_no_script_reads_a_cookie_and_no_other_site_sends_one(olaf: User) -> None:
+def test_cookies_are_hidden_from_scripts_and_not_sent_by_other_sites(olaf: User) -> None:
     client = Client()
     client.get(reverse("login"))
 
@@ -127,7 +127,7 @@ def test_no_script_reads_a_cookie_and_no_other_site_sends_one(olaf: User) -> Non
         assert client.cookies[name]["samesite"] == "Lax"
 
 
-def test_answers_are_closed_to_frames_sniffing_and_referrers(olaf: User) -> None:
+def test_responses_forbid_frames_sniffing_and_foreign_referrers(olaf: User) -> None:
     answer = signed_in(olaf).get("/")
 
     assert answer["X-Frame-Options"] == "DENY"
@@ -146,7 +146,7 @@ def test_the_settings_pass_the_checks_for_deployment(settings: Any) -> None:
 
 
 @pytest.mark.slow
-def test_behind_tls_they_pass_too_and_cookies_are_of_this_host_alone(tmp_path: Path) -> None:
+def test_behind_tls_the_checks_pass_and_cookies_are_bound_to_the_host(tmp_path: Path) -> None:
     environment = {**os.environ, "FTDASH_TLS": "1", "FTDASH_HOME": str(tmp_path)}
 
     checked = subprocess.run(

@@ -93,7 +93,7 @@ def test_a_pipeline_under_way_is_not_submitted_again() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Flights", "a b", "../a", "-a", "a" * 81])
-def test_a_name_that_is_no_name_is_refused(name: str) -> None:
+def test_an_invalid_pipeline_name_is_refused(name: str) -> None:
     with pytest.raises(Rejected, match="cannot be used"):
         submit(name=name)
 
@@ -117,7 +117,7 @@ def test_a_request_is_kept_and_its_delivery_is_published(
     assert published == [("ftdash.tasks.deliver_request", request.pk)]
 
 
-def test_a_request_is_kept_when_the_broker_is_away(
+def test_a_request_is_kept_while_the_broker_is_unavailable(
     monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Callable
 ) -> None:
     running()
@@ -133,7 +133,7 @@ def test_a_request_is_kept_when_the_broker_is_away(
     assert Request.objects.get(request_id=request_id).phase == RequestPhase.PENDING
 
 
-def test_a_savepoint_has_as_long_as_the_checkpoints_of_its_run_may_take() -> None:
+def test_the_deadline_of_a_savepoint_is_the_checkpoint_timeout_of_its_run() -> None:
     run = running()
     Run.objects.filter(pk=run.pk).update(settings={"execution.checkpointing.timeout": "1 h"})
 
@@ -155,7 +155,7 @@ def test_a_cancelled_run_is_desired_to_be_stopped() -> None:
         ask(TakeSavepoint())
 
 
-def test_asking_what_does_not_run_is_refused() -> None:
+def test_an_action_on_a_pipeline_that_does_not_run_is_refused() -> None:
     with pytest.raises(Rejected, match="There is no pipeline 'flights'; none was submitted yet"):
         ask(Cancel())
 
@@ -178,7 +178,7 @@ def test_an_action_needs_a_reason(reason: str) -> None:
         ask(Cancel(), why=reason)
 
 
-def test_a_slot_is_killed_by_number_and_moment() -> None:
+def test_a_kill_request_names_the_slot_and_the_moment() -> None:
     running()
 
     ask(KillSlot(slot=1, moment=KillMoment.ALIGNING))
@@ -188,7 +188,7 @@ def test_a_slot_is_killed_by_number_and_moment() -> None:
 
 
 @pytest.mark.parametrize("within_s", [20.0, 7_200.0])
-def test_a_kill_that_waits_for_its_moment_is_given_up_by_the_driver_first(within_s: float) -> None:
+def test_the_driver_gives_up_a_waiting_kill_before_its_request_expires(within_s: float) -> None:
     running()
     within = timedelta(seconds=within_s)
 
@@ -210,7 +210,7 @@ def test_a_slot_that_does_not_exist_is_refused(slot: int) -> None:
         ask(KillSlot(slot=slot))
 
 
-def test_a_pipeline_may_forbid_faults_on_purpose() -> None:
+def test_a_pipeline_may_forbid_injected_faults() -> None:
     running()
     Pipeline.objects.update(allows_faults=False)
 
@@ -220,7 +220,7 @@ def test_a_pipeline_may_forbid_faults_on_purpose() -> None:
 
 @pytest.mark.parametrize("taken_as", SavepointFormat)
 @pytest.mark.parametrize("command", [TakeSavepoint, StopWithSavepoint, CancelWithSavepoint])
-def test_a_savepoint_is_asked_for_in_a_format(
+def test_a_savepoint_request_states_its_format(
     command: type[SavepointCommand], taken_as: SavepointFormat
 ) -> None:
     running()
@@ -265,7 +265,7 @@ def test_a_change_that_holds_a_password_is_refused_without_repeating_it() -> Non
     assert not Request.objects.filter(kind=RequestKind.CHANGE_SETTINGS).exists()
 
 
-def test_asking_again_under_the_same_id_is_the_same_request(
+def test_asking_again_under_the_same_id_returns_the_same_request(
     published: list, django_capture_on_commit_callbacks: Callable
 ) -> None:
     run = running()
@@ -282,7 +282,7 @@ def test_asking_again_under_the_same_id_is_the_same_request(
 
 
 @pytest.mark.parametrize("request_id", ["a", "v1.2_final-3", "x" * 80])
-def test_whatever_id_is_taken_can_be_delivered(request_id: str) -> None:
+def test_every_accepted_request_id_can_be_delivered(request_id: str) -> None:
     running()
 
     ask(TakeSavepoint(), request_id=request_id)
@@ -308,7 +308,7 @@ def test_submitting_again_under_the_same_id_starts_no_second_run() -> None:
         ("used", "was used to ask 'flights' for 'savepoint'"),
     ],
 )
-def test_an_id_that_cannot_be_one_or_means_something_else_is_refused(
+def test_an_invalid_id_or_one_used_by_another_request_is_refused(
     request_id: str, sentence: str
 ) -> None:
     running()
@@ -331,7 +331,7 @@ def test_an_id_that_cannot_be_one_or_means_something_else_is_refused(
         ({"parameters": {"sped": "max"}}, "sped"),
     ],
 )
-def test_what_cannot_run_is_refused_before_anything_is_stored(
+def test_a_pipeline_that_cannot_run_is_refused_before_it_is_stored(
     monkeypatch: pytest.MonkeyPatch, changes: dict, sentence: str
 ) -> None:
     monkeypatch.setattr(services, "check_startable", check_startable)
@@ -355,7 +355,7 @@ def test_a_password_is_refused_before_it_is_stored_and_not_repeated(
     assert not Request.objects.exists()
 
 
-def test_more_than_the_pipeline_can_guarantee_is_refused(
+def test_a_required_guarantee_that_the_pipeline_cannot_give_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(services, "check_startable", check_startable)
@@ -372,7 +372,7 @@ def test_more_than_the_pipeline_can_guarantee_is_refused(
     assert Request.objects.get().message.startswith("From end to end exactly-once, because")
 
 
-def test_who_submits_is_told_from_whom_the_output_is_taken_over(
+def test_a_submission_names_the_run_whose_output_it_takes_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(VARIABLE, "numbers=tests.processes.numbers:FLOW")
@@ -390,7 +390,7 @@ def test_who_submits_is_told_from_whom_the_output_is_taken_over(
     )
 
 
-def test_a_malformed_input_file_is_refused_where_the_person_asks(
+def test_a_malformed_input_file_is_refused_at_submission(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(services, "check_sources", check_sources)

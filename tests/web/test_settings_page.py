@@ -17,7 +17,7 @@ from tests.web.settings_posts import hidden, post, settings_address
 pytestmark = pytest.mark.usefixtures("site")
 
 
-def test_an_operator_reads_who_and_what_may_come_in_and_is_offered_no_change(
+def test_an_operator_reads_people_and_tokens_but_is_offered_no_change(
     operator: Client,
 ) -> None:
     services.invite(name="eve", role=Role.ADMIN, requester="ada", reason="new here")
@@ -33,7 +33,7 @@ def test_an_operator_reads_who_and_what_may_come_in_and_is_offered_no_change(
         assert "?of=" not in page
 
 
-def test_before_the_first_token_the_page_says_what_that_means(operator: Client) -> None:
+def test_the_page_says_that_there_is_no_token_and_no_change_yet(operator: Client) -> None:
     page = operator.get(reverse("settings")).content.decode()
 
     assert "There is no token yet" in page
@@ -74,7 +74,7 @@ def test_a_token_is_made_with_scope_and_expiry_shown_once_and_revoked(admin: Cli
         ("make-webhook", {"name": "ops", "address": "https://1.1.1.1/", "pipeline": ""}, ""),
     ],
 )
-def test_an_answer_with_a_secret_that_is_reloaded_changes_nothing_and_says_so(
+def test_reloading_a_page_with_a_secret_changes_nothing_and_says_so(
     admin: Client, action: str, given: dict[str, str], of: str
 ) -> None:
     operator_user("olaf")
@@ -92,7 +92,7 @@ def test_an_answer_with_a_secret_that_is_reloaded_changes_nothing_and_says_so(
     assert AdminAction.objects.count() == 1
 
 
-def test_a_password_that_was_handed_over_outlives_a_reload_and_a_new_form_makes_another(
+def test_a_reload_keeps_the_issued_password_and_a_new_form_replaces_it(
     admin: Client,
 ) -> None:
     operator_user("olaf")
@@ -122,7 +122,7 @@ def test_a_form_that_was_refused_can_be_sent_again(admin: Client) -> None:
 
 
 @pytest.mark.parametrize("mark", ["", "x", "a:b:c"])
-def test_a_form_that_is_none_of_ours_is_refused(admin: Client, mark: str) -> None:
+def test_a_form_with_an_unknown_mark_is_refused(admin: Client, mark: str) -> None:
     operator_user("olaf")
 
     answer = admin.post(
@@ -134,9 +134,7 @@ def test_a_form_that_is_none_of_ours_is_refused(admin: Client, mark: str) -> Non
     assert not AdminAction.objects.exists()
 
 
-def test_a_form_too_old_to_be_known_again_is_refused(
-    admin: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_expired_form_is_refused(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     operator_user("olaf")
     monkeypatch.setattr(services, "VALID_FOR", timedelta(seconds=-1))
 
@@ -146,7 +144,7 @@ def test_a_form_too_old_to_be_known_again_is_refused(
     assert not AdminAction.objects.exists()
 
 
-def test_a_token_may_be_made_without_an_end(admin: Client) -> None:
+def test_a_token_may_be_made_without_an_expiry(admin: Client) -> None:
     post(admin, "make-token", {"name": "ci", "scope": "read", "days": "", "reason": "nightly"})
 
     assert ApiToken.objects.get().expires_at is None
@@ -176,7 +174,7 @@ def test_a_person_is_changed_from_the_page(admin: Client) -> None:
 
 
 @pytest.mark.parametrize("confirmation", ["", "Olaf", "ada"])
-def test_what_takes_something_away_asks_for_the_name(admin: Client, confirmation: str) -> None:
+def test_a_deactivation_needs_the_name_typed(admin: Client, confirmation: str) -> None:
     operator_user("olaf")
 
     given = {"reason": "leaves", "confirmation": confirmation}
@@ -186,7 +184,7 @@ def test_what_takes_something_away_asks_for_the_name(admin: Client, confirmation
     assert queries.person("olaf").is_active
 
 
-def test_a_refusal_is_shown_with_what_was_typed(admin: Client) -> None:
+def test_a_refusal_shows_its_reason_and_keeps_what_was_typed(admin: Client) -> None:
     given = {"reason": "I leave", "confirmation": "ada"}
 
     answer = post(admin, "deactivate", given, of="ada")
@@ -198,7 +196,7 @@ def test_a_refusal_is_shown_with_what_was_typed(admin: Client) -> None:
 
 
 @pytest.mark.parametrize("action", ["role", "deactivate", "reset-password", "revoke-token", "fly"])
-def test_what_is_not_there_says_so(admin: Client, action: str) -> None:
+def test_unknown_names_are_not_found(admin: Client, action: str) -> None:
     answer = admin.get(reverse("settings-action", args=[action]) + "?of=nobody")
 
     assert answer.status_code == 404

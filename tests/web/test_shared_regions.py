@@ -52,14 +52,14 @@ def ask(view: Any, path: str = "/fleet/", *, may_act: bool = False) -> str:
     return view(request, name="flights").content.decode()
 
 
-def test_the_next_tab_is_given_what_the_first_was(listeners: list[Any]) -> None:
+def test_the_next_tab_gets_the_regions_of_the_first(listeners: list[Any]) -> None:
     regions = Regions()
     view = shared(regions)
 
     assert ask(view) == ask(view) == "1 of {'name': 'flights'}"
 
 
-def test_what_has_changed_is_rendered_anew(listeners: list[Any]) -> None:
+def test_changed_regions_are_rendered_again(listeners: list[Any]) -> None:
     regions = Regions()
     view = shared(regions)
     ask(view)
@@ -70,7 +70,7 @@ def test_what_has_changed_is_rendered_anew(listeners: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("other", [{"may_act": True}, {"path": "/fleet/?run=1"}])
-def test_another_role_or_address_is_rendered_for_itself(
+def test_another_role_or_address_is_rendered_separately(
     listeners: list[Any], other: dict[str, Any]
 ) -> None:
     regions = Regions()
@@ -80,7 +80,7 @@ def test_another_role_or_address_is_rendered_for_itself(
     assert ask(view, **other).startswith("2 ")
 
 
-def test_where_nobody_listens_each_is_rendered(listeners: list[Any]) -> None:
+def test_without_listeners_every_request_is_rendered(listeners: list[Any]) -> None:
     regions = Regions()
     view = shared(regions)
     listeners[0] = None
@@ -89,7 +89,7 @@ def test_where_nobody_listens_each_is_rendered(listeners: list[Any]) -> None:
     assert ask(view).startswith("2 ")
 
 
-def test_those_that_come_meanwhile_wait_for_the_first(listeners: list[Any]) -> None:
+def test_concurrent_requests_wait_for_the_first_rendering(listeners: list[Any]) -> None:
     regions = Regions()
     regions.may_answer.clear()
     view = shared(regions)
@@ -102,7 +102,7 @@ def test_those_that_come_meanwhile_wait_for_the_first(listeners: list[Any]) -> N
     assert len(answers) == regions.asked == 1
 
 
-def test_nothing_is_given_for_long_though_nothing_changes(listeners: list[Any]) -> None:
+def test_shared_regions_expire_even_without_a_change(listeners: list[Any]) -> None:
     regions = Regions()
     view = shared(regions)
     ask(view)

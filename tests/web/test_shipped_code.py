@@ -46,7 +46,7 @@ def test_a_start_with_a_package_passes_its_digest_to_the_driver(tmp_path: Path, 
     assert launcher._spec(run).code == code
 
 
-def test_a_package_that_was_added_is_named_by_the_beginning_of_its_digest(
+def test_an_added_package_can_be_chosen_by_a_prefix_of_its_digest(
     tmp_path: Path, jobs: Path
 ) -> None:
     code = CodeStore(jobs).add(shop_wheel(tmp_path))
@@ -86,7 +86,7 @@ def test_two_pipelines_run_two_versions_of_one_package(tmp_path: Path) -> None:
         ("shop-1.0-cp37-cp37m-linux_x86_64.whl", "", "was built for cp37-cp37m-linux_x86_64"),
     ],
 )
-def test_what_is_no_package_is_refused_where_the_person_asks(
+def test_a_missing_or_invalid_package_is_refused_with_one_sentence(
     tmp_path: Path, name: str, content: str | None, sentence: str
 ) -> None:
     if content is not None:
@@ -105,7 +105,7 @@ def test_a_name_that_is_no_pipeline_of_the_package_is_refused(tmp_path: Path) ->
     assert not Pipeline.objects.exists()
 
 
-def test_an_import_error_in_the_package_is_a_sentence_with_the_authors_traceback(
+def test_an_import_error_in_the_package_shows_the_authors_traceback(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(CommandError) as refusal:
@@ -117,7 +117,9 @@ def test_an_import_error_in_the_package_is_a_sentence_with_the_authors_traceback
     assert not Pipeline.objects.exists()
 
 
-def test_a_package_that_is_gone_from_the_store_is_named(tmp_path: Path, jobs: Path) -> None:
+def test_a_start_names_the_package_that_is_missing_from_the_store(
+    tmp_path: Path, jobs: Path
+) -> None:
     submitted(shop_wheel(tmp_path))
     ended()
     store = CodeStore(jobs)

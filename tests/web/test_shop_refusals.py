@@ -64,7 +64,7 @@ def test_an_import_error_shows_the_lines_of_its_author_and_no_others(project: Pa
     assert "pipelines/flows" not in traceback
 
 
-def test_an_error_while_the_pipeline_is_built_shows_the_line_of_its_author(project: Path) -> None:
+def test_an_error_in_the_build_names_the_wrong_column_in_its_first_line(project: Path) -> None:
     flow = project / "shop" / "flow.py"
     flow.write_text(flow.read_text().replace('key_by("order")', 'key_by("odrer")'))
 

@@ -33,7 +33,7 @@ def nothing_is_kept_that_was_read(settings) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_made_anew_from_what_is_left_are_what_they_were(seed: int) -> None:
+def test_a_rebuild_from_the_remaining_segments_gives_the_same_rows(seed: int) -> None:
     """The journal may begin between the lines of a checkpoint, of a recovery, or of two drivers."""
     rng, run = random.Random(seed), new_run()
     story = Story(run, segment_bytes=SMALL).started()
@@ -53,7 +53,7 @@ def test_rows_made_anew_from_what_is_left_are_what_they_were(seed: int) -> None:
     assert fresh(run).journal_gap == ""
 
 
-def test_what_was_not_read_stays_and_what_is_young_stays(settings) -> None:
+def test_unread_segments_and_young_segments_stay(settings) -> None:
     run = long_run()
     before = segments_of(journal_of(run))
 
@@ -86,7 +86,7 @@ def test_the_newest_segment_of_a_run_that_has_ended_stays() -> None:
     assert segments_of(journal_of(run)) == [newest]
 
 
-def test_nothing_goes_while_it_is_audited(settings) -> None:
+def test_an_audited_journal_is_not_shortened(settings) -> None:
     run = long_run()
     while project(fresh(run)):
         pass
@@ -103,7 +103,7 @@ def test_nothing_goes_while_it_is_audited(settings) -> None:
     assert len(segments_of(journal_of(run))) == 1
 
 
-def test_a_projector_that_is_behind_what_was_deleted_says_so_and_goes_on_from_the_summary() -> None:
+def test_a_projector_behind_deleted_segments_reports_a_gap_and_resumes() -> None:
     """This happens with rows from a backup. No row is doubled, and no existing row is deleted."""
     run = new_run()
     story = Story(run, segment_bytes=SMALL)
@@ -133,7 +133,7 @@ def test_a_projector_that_is_behind_what_was_deleted_says_so_and_goes_on_from_th
     assert StatusChange.objects.filter(run=run, status="RUNNING").count() == 2
 
 
-def test_what_becomes_of_a_checkpoint_of_the_unread_part_makes_no_row() -> None:
+def test_an_event_about_a_checkpoint_of_the_unread_part_creates_no_row() -> None:
     run = new_run()
     story = Story(run, segment_bytes=SMALL)
     story.started().completed()
@@ -150,7 +150,7 @@ def test_what_becomes_of_a_checkpoint_of_the_unread_part_makes_no_row() -> None:
     assert Failure.objects.filter(run=run, cause="later").count() == 1
 
 
-def test_a_checkpoint_that_is_too_old_for_a_row_stays_without_one_when_rows_are_made_anew() -> None:
+def test_a_rebuild_makes_no_row_for_a_checkpoint_older_than_the_journal() -> None:
     """It was triggered before the remaining journal begins, and discarded later."""
     run = long_run()
     Story(run).tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1)))
@@ -165,7 +165,7 @@ def test_a_checkpoint_that_is_too_old_for_a_row_stays_without_one_when_rows_are_
     assert rows_of(run) == before
 
 
-def test_a_shortened_journal_that_is_away_costs_no_row() -> None:
+def test_a_shortened_journal_that_is_missing_loses_no_row() -> None:
     """Its directory is not mounted: deleted rows could not be rebuilt from it."""
     run = long_run()
     while project(fresh(run)):

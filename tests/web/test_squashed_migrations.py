@@ -11,7 +11,7 @@ from django.db.migrations.recorder import MigrationRecorder
 pytestmark = pytest.mark.django_db
 
 
-def test_an_installed_database_has_nothing_to_do() -> None:
+def test_an_installed_database_needs_no_migration() -> None:
     pretend_replaced_were_applied()
 
     executor = MigrationExecutor(connection)

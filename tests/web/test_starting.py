@@ -213,7 +213,7 @@ def old_postgres() -> Iterator[str]:
         ({"FTDASH_SECRET_KEY_FILE": "/nowhere/key"}, "FTDASH_SECRET_KEY_FILE names /nowhere/key"),
     ],
 )
-def test_a_setting_that_makes_no_sense_ends_every_command_with_one_line(
+def test_an_invalid_setting_ends_a_process_with_one_line(
     tmp_path: Path, variables: dict[str, str], finding: str
 ) -> None:
     ran = Start("web", tmp_path / "home", f"redis://{LOOPBACK}", variables).run()
@@ -239,7 +239,7 @@ def part_that_hinders(name: str, port: int = 0) -> str | None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_sound_installation_starts_and_each_part_that_is_broken_keeps_it_from_that(
+def test_a_sound_installation_starts_and_each_broken_part_prevents_it(
     installation: Path, settings: Any, name: str
 ) -> None:
     assert part_that_hinders(name) is None
@@ -255,7 +255,7 @@ def test_a_sound_installation_starts_and_each_part_that_is_broken_keeps_it_from_
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_only_what_a_process_needs_itself_hinders_it(
+def test_only_a_part_that_a_process_needs_prevents_its_start(
     installation: Path, settings: Any, name: str
 ) -> None:
     with socket.create_server((LOOPBACK, free_port())) as taken:
@@ -305,14 +305,14 @@ def test_a_secret_comes_from_a_variable_a_file_or_a_credential(secret: Callable[
         ({"file": "\n"}, "which is empty"),
     ],
 )
-def test_a_secret_that_is_doubled_or_absent_is_an_error(
+def test_a_secret_given_twice_or_missing_is_an_error(
     secret: Callable[..., str], given: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(ImproperlyConfigured, match=sentence):
         secret(**given)
 
 
-def test_a_password_of_its_own_becomes_part_of_the_address(
+def test_a_separate_password_becomes_part_of_the_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name = "FTDASH_DATABASE_PASSWORD"
@@ -350,7 +350,9 @@ def test_processes_that_start_together_have_one_secret_key(
     assert (tmp_path / "secret_key").stat().st_mode & 0o077 == 0
 
 
-def test_an_author_s_code_gets_no_secret_and_not_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_authors_code_gets_neither_a_secret_nor_its_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in configuration.SECRET_VARIABLES:
         monkeypatch.setenv(name, SECRET)
         monkeypatch.setenv(f"{name}_FILE", SECRET)

@@ -82,5 +82,5 @@ def test_a_row_holds_the_command_that_the_driver_gets(command: Command) -> None:
     )
 
 
-def test_every_command_is_among_those_that_are_tried() -> None:
+def test_every_command_is_among_the_tested_ones() -> None:
     assert {type(each) for each in COMMANDS} == set(get_args(AnyCommand))

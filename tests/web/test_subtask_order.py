@@ -43,7 +43,7 @@ GREATEST_IN = {
 
 
 @pytest.mark.parametrize("key", GREATEST_IN)
-def test_each_figure_orders_by_itself(key: str) -> None:
+def test_subtasks_can_be_ordered_by_each_figure(key: str) -> None:
     """Each subtask is the greatest in one figure; one more has not acknowledged."""
     parts = dict(enumerate(GREATEST_IN.values()))
     greatest = list(GREATEST_IN).index(key)
@@ -58,5 +58,5 @@ def test_each_figure_orders_by_itself(key: str) -> None:
     assert ordered("") == ordered("nothing") == [*parts, silent]
 
 
-def test_every_column_has_a_figure_of_its_own() -> None:
+def test_every_column_is_among_the_tested_figures() -> None:
     assert [column.key for column in COLUMNS] == list(GREATEST_IN)

@@ -53,7 +53,7 @@ def installation(settings, tmp_path: Path) -> Iterator[None]:
         launcher.kill_driver_tree(run)
 
 
-def test_a_run_without_a_driver_gets_one_and_only_one() -> None:
+def test_a_run_without_a_driver_gets_exactly_one() -> None:
     run = new_run()
     request = new_request(run, StartPipeline(parallelism=2))
 
@@ -70,7 +70,7 @@ def test_a_run_without_a_driver_gets_one_and_only_one() -> None:
     assert run.launched_pid == owner_pid(run)
 
 
-def test_of_two_workers_that_decide_to_start_a_driver_one_does() -> None:
+def test_two_workers_that_decide_to_start_a_driver_start_only_one() -> None:
     run = new_run()
     seen_by_both = [Run.objects.select_related("pipeline").get(pk=run.pk) for _ in range(2)]
 
@@ -107,7 +107,7 @@ def test_a_driver_outlives_its_worker_and_leaves_no_zombie() -> None:
     wait_until(lambda: not psutil.pid_exists(pid))
 
 
-def test_a_driver_gets_no_secret_of_the_control_plane_but_the_address_that_it_takes_out(
+def test_a_driver_gets_no_secret_of_the_control_plane_but_the_redis_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in SECRETS:
@@ -139,7 +139,7 @@ def test_a_killed_driver_is_replaced_in_the_same_run() -> None:
     assert "The driver is gone; another one is starting" in run.driver_note
 
 
-def test_a_driver_that_never_gets_anywhere_is_given_up_with_its_last_words(settings) -> None:
+def test_a_run_whose_drivers_keep_dying_fails_with_their_last_log_line(settings) -> None:
     settings.DRIVER_STARTS_MAX = 3
     run = new_run(parameters={"behaviour": "dies"})
     request = new_request(run, StartPipeline(parallelism=2))
@@ -154,7 +154,7 @@ def test_a_driver_that_never_gets_anywhere_is_given_up_with_its_last_words(setti
     assert (request.phase, request.message) == (RequestPhase.FAILED, run.reason)
 
 
-def test_a_completed_checkpoint_makes_the_next_death_the_first() -> None:
+def test_a_completed_checkpoint_resets_the_count_of_driver_starts() -> None:
     run = new_run(
         driver_starts_in_row=9,
         driver_started_at=timezone.now() - timedelta(seconds=5),
@@ -165,7 +165,7 @@ def test_a_completed_checkpoint_makes_the_next_death_the_first() -> None:
     assert supervision._starts_in_row(run) == 0
 
 
-def test_starts_wait_longer_and_longer(settings) -> None:
+def test_each_start_of_a_driver_waits_longer_up_to_a_limit(settings) -> None:
     settings.DRIVER_START_BACKOFF_S = 2.0
     now = timezone.now()
     run = new_run(driver_starts_in_row=3, driver_started_at=now)
@@ -226,7 +226,7 @@ def test_a_driver_that_comes_up_late_ends_the_wait_for_another_one() -> None:
     assert (run.goes_on_at, run.driver_waits_since) == (None, None)
 
 
-def test_a_driver_that_is_dead_is_named_while_another_one_is_due() -> None:
+def test_a_lost_driver_is_reported_while_another_one_is_due() -> None:
     now = timezone.now()
     run = new_run(driver_due_at=now + timedelta(seconds=9))
     Story(run).started()
@@ -263,7 +263,7 @@ def test_a_cancelled_run_whose_driver_is_dead_is_closed_without_starting_one() -
     assert cancel.phase == RequestPhase.SUCCEEDED
 
 
-def test_closing_twice_writes_one_end() -> None:
+def test_closing_a_run_twice_writes_one_end() -> None:
     run = new_run(desired=DesiredState.STOPPED)
     Story(run).started()
 
@@ -274,7 +274,7 @@ def test_closing_twice_writes_one_end() -> None:
     assert sum(isinstance(event, RunEnded) for event in events) == 1
 
 
-def test_nothing_is_written_into_the_journal_of_a_run_that_is_driven() -> None:
+def test_closing_a_run_that_has_a_driver_writes_no_end_into_its_journal() -> None:
     run = new_run(desired=DesiredState.STOPPED)
     Story(run).started()
 
@@ -284,7 +284,7 @@ def test_nothing_is_written_into_the_journal_of_a_run_that_is_driven() -> None:
     assert not isinstance(last_event(run_directory(run).journal_file), RunEnded)
 
 
-def test_a_driver_that_does_not_end_when_asked_is_killed_after_the_grace(settings) -> None:
+def test_a_driver_that_ignores_a_stop_is_killed_after_the_grace_period(settings) -> None:
     run = new_run(parameters={"behaviour": "deaf"})
     supervision.supervise_run(run.pk)
     wait_until(lambda: is_running(run))
@@ -300,7 +300,7 @@ def test_a_driver_that_does_not_end_when_asked_is_killed_after_the_grace(setting
     assert not psutil.pid_exists(pid)
 
 
-def test_leftovers_of_a_run_are_found_by_its_name_and_no_others() -> None:
+def test_killing_the_leftovers_of_a_run_spares_other_runs() -> None:
     ours, others = new_run("ours"), new_run("others")
     for run in (ours, others):
         supervision.supervise_run(run.pk)
@@ -313,7 +313,7 @@ def test_leftovers_of_a_run_are_found_by_its_name_and_no_others() -> None:
     assert psutil.pid_exists(other_pid)
 
 
-def test_what_was_just_being_started_is_found_when_it_is_looked_for_again(
+def test_a_second_look_finds_a_process_that_was_just_starting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = new_run()
@@ -411,7 +411,7 @@ def test_a_request_to_a_run_that_has_ended_fails() -> None:
         Rejected("no Java was found"),
     ],
 )
-def test_reconcile_gives_a_sign_of_life_even_when_a_run_cannot_be_supervised(
+def test_reconcile_sends_its_heartbeat_even_if_a_run_cannot_be_supervised(
     monkeypatch: pytest.MonkeyPatch, trouble: Exception
 ) -> None:
     new_run("first")

@@ -50,7 +50,7 @@ def control_plane(tmp_path: Path) -> Iterator["ControlPlane"]:
 
 
 @pytest.mark.slow
-def test_reconcile_goes_on_after_redis_is_emptied_killed_and_restarted(
+def test_reconcile_continues_after_redis_is_emptied_killed_and_restarted(
     control_plane: "ControlPlane",
     operator: Client,
     patient: float,
@@ -73,7 +73,7 @@ def test_reconcile_goes_on_after_redis_is_emptied_killed_and_restarted(
 
 
 @pytest.mark.slow
-def test_a_killed_worker_loses_nothing_that_the_next_one_does_not_do(
+def test_reconcile_continues_after_the_worker_is_killed_and_replaced(
     control_plane: "ControlPlane",
 ) -> None:
     control_plane.wait_for_reconcile()
@@ -84,7 +84,7 @@ def test_a_killed_worker_loses_nothing_that_the_next_one_does_not_do(
     control_plane.wait_for_reconcile()
 
 
-def test_a_message_that_is_worked_on_is_not_given_to_a_second_worker() -> None:
+def test_a_message_is_not_redelivered_while_its_task_may_still_run() -> None:
     longest_s = project.CELERY_TASK_TIME_LIMIT
     redelivered_after_s = application.conf.broker_transport_options["visibility_timeout"]
 
@@ -92,13 +92,13 @@ def test_a_message_that_is_worked_on_is_not_given_to_a_second_worker() -> None:
     assert application.conf.task_acks_late
 
 
-def test_only_json_travels() -> None:
+def test_messages_to_workers_are_json_only() -> None:
     assert application.conf.accept_content == ["json"]
     assert application.conf.task_serializer == "json"
 
 
 @pytest.mark.slow
-def test_asking_without_a_broker_does_not_keep_the_person_waiting(
+def test_asking_without_a_broker_fails_without_a_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slept_s: list[float] = []

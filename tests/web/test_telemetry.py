@@ -57,7 +57,7 @@ def lines() -> Iterator[Lines]:
     requests.setLevel(level)
 
 
-def test_a_line_of_a_request_has_its_id_and_no_query(lines: Lines, site: object) -> None:
+def test_the_log_line_of_a_request_has_its_id_but_not_its_query(lines: Lines, site: object) -> None:
     answer = Client().get("/healthz?token=abc", headers={HEADER: "from-the-proxy-7"})
 
     [line] = [each for each in lines.all() if each["logger"] == "ftdash.requests"]
@@ -68,7 +68,7 @@ def test_a_line_of_a_request_has_its_id_and_no_query(lines: Lines, site: object)
 
 
 @pytest.mark.parametrize("given", ["", "short", "with\nbreak-and-more", 'quoted"-and-longer'])
-def test_an_id_that_is_none_is_replaced(lines: Lines, site: object, given: str) -> None:
+def test_an_invalid_request_id_is_replaced(lines: Lines, site: object, given: str) -> None:
     headers = {} if "\n" in given else {HEADER: given}
     answer = Client().get("/healthz", headers=headers, **{"HTTP_X_REQUEST_ID": given})
 
@@ -76,7 +76,7 @@ def test_an_id_that_is_none_is_replaced(lines: Lines, site: object, given: str) 
     assert len(answer.headers[HEADER]) == 32
 
 
-def test_a_line_is_one_line_without_secrets(lines: Lines) -> None:
+def test_a_log_record_is_one_json_line_without_secrets(lines: Lines) -> None:
     remember_secret(SECRET)
     try:
         raise ValueError(f"no {SECRET}\nhere")
@@ -89,7 +89,7 @@ def test_a_line_is_one_line_without_secrets(lines: Lines) -> None:
     assert "request" not in line
 
 
-def test_what_a_worker_says_has_the_id_of_the_request_that_sent_the_errand(
+def test_the_log_of_a_worker_has_the_id_of_the_request_that_sent_the_errand(
     lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     application = Celery("errands", broker="memory://")
@@ -210,7 +210,7 @@ def test_a_receiver_gets_the_spans_of_requests_checkpoints_and_recoveries(
     assert recovery["ftdash.pipeline"] == "flights"
 
 
-def test_rows_that_are_built_again_send_no_span_again(site: object, receiver: Receiver) -> None:
+def test_old_checkpoints_send_no_span(site: object, receiver: Receiver) -> None:
     story = Story(new_run("flights"))
     story.clock.now_ms -= telemetry.OLDEST_MS + 60_000
     story.started().completed()

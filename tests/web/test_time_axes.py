@@ -65,7 +65,7 @@ CLOCKS_CHANGE = [
 ]
 
 
-def test_who_is_not_in_utc_reads_axes_in_the_own_zone_and_utc_beside(
+def test_axes_show_the_viewers_zone_and_the_hover_text_adds_utc(
     dashboard: Site, browser: Browser
 ) -> None:
     context = browser.new_context(base_url=dashboard.address, timezone_id="Asia/Kolkata")
@@ -93,7 +93,7 @@ def test_who_is_not_in_utc_reads_axes_in_the_own_zone_and_utc_beside(
 
 
 @pytest.mark.parametrize(("zone", "instants", "read", "offsets"), CLOCKS_CHANGE)
-def test_an_hour_is_as_long_as_any_other_when_clocks_are_changed(
+def test_an_hour_keeps_its_length_on_the_axis_across_a_clock_change(
     browser: Browser, zone: str, instants: tuple[str, str], read: str, offsets: str
 ) -> None:
     page = browser.new_page(timezone_id=zone)

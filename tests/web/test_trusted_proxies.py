@@ -56,7 +56,7 @@ def tries(address: str, client: str) -> int:
         return browser.post("login/", data=form, headers={"X-CSRFToken": token}).status_code
 
 
-def test_behind_a_trusted_proxy_a_client_locks_out_itself_alone(home: Path) -> None:
+def test_behind_a_trusted_proxy_a_client_locks_out_only_itself(home: Path) -> None:
     with serving(home, "127.0.0.1") as address:
         for _ in range(FAILURES):
             tries(address, "203.0.113.1")
@@ -65,7 +65,7 @@ def test_behind_a_trusted_proxy_a_client_locks_out_itself_alone(home: Path) -> N
         assert tries(address, "203.0.113.2") != LOCKED_OUT
 
 
-def test_without_one_a_client_gains_nothing_by_another_address_for_each_try(
+def test_without_a_trusted_proxy_claimed_addresses_do_not_avoid_a_lockout(
     home: Path,
 ) -> None:
     with serving(home, "192.0.2.1") as address:

@@ -133,7 +133,7 @@ def test_an_operator_may_not_act(operator: Client, action: str, method: str) -> 
     assert not Request.objects.exists()
 
 
-def test_whatever_is_posted_an_operator_acts_on_nothing(operator: Client) -> None:
+def test_no_post_of_an_operator_acts_on_anything(operator: Client) -> None:
     running_pipeline()
 
     for pattern in PATTERNS:
@@ -146,7 +146,7 @@ def test_whatever_is_posted_an_operator_acts_on_nothing(operator: Client) -> Non
     nothing_was_done()
 
 
-def test_whatever_is_posted_without_the_csrf_token_nothing_is_done() -> None:
+def test_no_post_without_the_csrf_token_does_anything() -> None:
     running_pipeline()
     client = signed_in(admin_user(), enforce_csrf_checks=True)
 
@@ -172,7 +172,7 @@ def test_an_operator_may_not_change_settings(operator: Client, action: str, meth
 
 
 @pytest.mark.parametrize("action", settings_page.ACTIONS)
-def test_settings_without_the_csrf_token_stay(action: str) -> None:
+def test_a_settings_change_without_the_csrf_token_is_refused(action: str) -> None:
     client = signed_in(admin_user(), enforce_csrf_checks=True)
 
     answer = client.post(settings_address(action), {"reason": "why", "confirmation": "olaf"})
@@ -195,7 +195,7 @@ def test_an_action_without_the_csrf_token_is_refused(action: str) -> None:
 @pytest.mark.parametrize(
     "address", ["/pipelines/nothing/", "/pipelines/nothing/regions/", "/pipelines/flights/dance/"]
 )
-def test_what_is_not_there_says_so(admin: Client, address: str) -> None:
+def test_unknown_names_are_not_found(admin: Client, address: str) -> None:
     running_pipeline()
 
     answer = admin.get(address)

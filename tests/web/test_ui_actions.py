@@ -47,7 +47,7 @@ ON_A_RUNNING_ONE = {
 
 
 @pytest.mark.parametrize("action", ON_A_RUNNING_ONE)
-def test_an_action_is_stored_with_who_and_why_and_leads_to_its_progress(
+def test_an_action_stores_requester_and_reason_and_leads_to_its_progress(
     admin: Client, action: str
 ) -> None:
     running()
@@ -61,7 +61,7 @@ def test_an_action_is_stored_with_who_and_why_and_leads_to_its_progress(
     assert answer["Location"] == f"/pipelines/flights/#request-{request.request_id}"
 
 
-def test_a_kill_says_which_slot_and_when(admin: Client) -> None:
+def test_a_kill_form_passes_on_the_slot_and_the_moment(admin: Client) -> None:
     running()
 
     admin.post(address("kill"), ON_A_RUNNING_ONE["kill"][1])
@@ -71,7 +71,7 @@ def test_a_kill_says_which_slot_and_when(admin: Client) -> None:
 
 
 @pytest.mark.parametrize("action", ON_A_RUNNING_ONE)
-def test_an_action_says_its_consequence_before_it_is_asked_for(admin: Client, action: str) -> None:
+def test_the_form_of_an_action_states_its_consequence(admin: Client, action: str) -> None:
     running()
 
     form = words_in(admin.get(address(action)).content.decode())
@@ -83,7 +83,7 @@ def test_an_action_says_its_consequence_before_it_is_asked_for(admin: Client, ac
 @pytest.mark.parametrize(
     ("action", "what_becomes_of_them"), [("cancel", "are not kept"), ("kill", "will be replayed")]
 )
-def test_what_an_end_costs_is_said_in_records(
+def test_the_form_that_ends_a_run_states_the_cost_in_records(
     admin: Client, action: str, what_becomes_of_them: str
 ) -> None:
     running()
@@ -95,7 +95,7 @@ def test_what_an_end_costs_is_said_in_records(
 
 
 @pytest.mark.parametrize("action", ["cancel", "kill", "restore", "start"])
-def test_what_cannot_be_taken_back_needs_the_name_typed(
+def test_an_irreversible_action_needs_the_pipelines_name_typed(
     admin: Client, site: Path, action: str
 ) -> None:
     fields = {"reason": "why", "confirmation": "flihgts", "slot": "1", "moment": "now"}
@@ -126,7 +126,7 @@ def test_a_start_over_says_what_is_left_behind_and_what_to_choose_instead(admin:
 
 
 @pytest.mark.parametrize("action", ON_A_RUNNING_ONE)
-def test_a_reason_is_asked_for(admin: Client, action: str) -> None:
+def test_an_action_without_a_reason_is_refused(admin: Client, action: str) -> None:
     running()
 
     answer = admin.post(address(action), {**ON_A_RUNNING_ONE[action][1], "reason": "  "})
@@ -136,7 +136,7 @@ def test_a_reason_is_asked_for(admin: Client, action: str) -> None:
     assert not Request.objects.exists()
 
 
-def test_a_refusal_is_shown_in_the_form_with_all_that_was_typed(admin: Client) -> None:
+def test_the_form_shows_a_refusal_and_keeps_what_was_typed(admin: Client) -> None:
     finished()
 
     answer = admin.post(address("savepoint"), {"reason": "before the <upgrade>"})
@@ -186,7 +186,7 @@ def test_a_restore_takes_changed_settings_and_parameters(admin: Client, site: Pa
     assert run.parameters["repeat"] == "2"
 
 
-def test_a_replay_says_how_many_records_before_it_is_asked_for(admin: Client, site: Path) -> None:
+def test_the_replay_form_states_the_number_of_records(admin: Client, site: Path) -> None:
     path = ended_with_a_point(site)
     nothing = admin.get(address("replay")).content.decode()
     quarantine = site / "flights" / "quarantine" / "events"
@@ -242,9 +242,7 @@ def test_a_restore_offers_the_point_whose_button_was_pressed(admin: Client, site
     assert re.search(rf'<option value="{re.escape(path)}" selected>savepoint 1 of run 1', form)
 
 
-def test_of_several_points_the_form_begins_with_the_one_that_is_recommended(
-    admin: Client, site: Path
-) -> None:
+def test_the_restore_form_preselects_the_recommended_point(admin: Client, site: Path) -> None:
     older, newest = site / "a", site / "b"
     story = Story(new_run()).started()
     for point in (older, newest):
@@ -275,7 +273,7 @@ def test_a_point_of_another_pipeline_whose_files_are_gone_is_marked(
     assert re.search(r" selected>savepoint 1 of run 1 of other[^<]*, its files are gone<", form)
 
 
-def test_the_verdict_stands_above_the_button_of_a_restore(admin: Client, site: Path) -> None:
+def test_the_verdict_is_shown_above_the_restore_button(admin: Client, site: Path) -> None:
     path = ended_with_a_point(site)
 
     page = admin.get(address("restore"), {"path": path}).content.decode()
@@ -301,7 +299,7 @@ def test_the_verdict_says_how_much_output_is_set_aside(admin: Client, site: Path
     assert "1,200 rows of committed output came after the point: set aside" in some
 
 
-def test_the_dialog_asks_for_the_verdict_and_a_refusal_is_one_sentence(
+def test_the_dialog_fetches_the_verdict_and_shows_the_reason_of_a_refusal(
     admin: Client, site: Path
 ) -> None:
     path = ended_with_a_point(site)
@@ -320,7 +318,7 @@ def test_the_dialog_asks_for_the_verdict_and_a_refusal_is_one_sentence(
 
 
 @pytest.mark.slow
-def test_a_silent_server_holds_no_verdict_back_and_what_was_not_asked_is_said(
+def test_the_verdict_does_not_wait_for_a_silent_server_and_names_it(
     admin: Client, site: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = ended_with_a_point(site)
@@ -338,7 +336,7 @@ def test_a_silent_server_holds_no_verdict_back_and_what_was_not_asked_is_said(
     assert f"the Redis server 127.0.0.1:{port} does not answer" in answer
 
 
-def test_the_reading_says_how_far_it_is_asks_again_and_turns_the_verdict(
+def test_the_reading_shows_progress_polls_and_can_reverse_the_verdict(
     admin: Client, site: Path
 ) -> None:
     path = ended_with_a_point(site)
@@ -370,9 +368,7 @@ def test_a_verdict_on_a_path_outside_the_storage_says_so_and_reads_nothing(
     assert not PointInspection.objects.exists()
 
 
-def test_a_restore_is_not_held_up_by_verifications_that_are_under_way(
-    admin: Client, site: Path
-) -> None:
+def test_verifications_under_way_do_not_hold_up_a_restore(admin: Client, site: Path) -> None:
     path, now = ended_with_a_point(site), timezone.now()
     for number in range(OPEN_MAX):
         PointInspection.objects.create(path=f"{number}", moved_at=now)
@@ -385,13 +381,15 @@ def test_a_restore_is_not_held_up_by_verifications_that_are_under_way(
 
 
 @pytest.mark.parametrize("part", ["verdict", "reading"])
-def test_only_who_may_restore_is_told_the_verdict(operator: Client, site: Path, part: str) -> None:
+def test_an_operator_does_not_get_the_verdict_of_a_restore(
+    operator: Client, site: Path, part: str
+) -> None:
     ended_with_a_point(site)
 
     assert operator.get(reverse(part, args=["flights"])).status_code == 403
 
 
-def test_the_dialog_gets_the_form_alone_and_a_word_when_it_is_stored(admin: Client) -> None:
+def test_the_dialog_gets_only_the_form_and_an_event_once_it_is_stored(admin: Client) -> None:
     running()
 
     form = admin.get(address("savepoint"), **FROM_HTMX)
@@ -407,14 +405,14 @@ def test_the_dialog_gets_the_form_alone_and_a_word_when_it_is_stored(admin: Clie
     assert told["requestId"] == Request.objects.get().request_id
 
 
-def test_a_pipeline_is_started_from_what_its_flow_asks_for(admin: Client) -> None:
+def test_the_start_form_asks_for_the_parameters_of_the_flow(admin: Client) -> None:
     page = admin.get(reverse("submit"), {"flow": "flight_delays"}).content.decode()
 
     assert 'name="parameter-data"' in page
     assert 'name="reason"' in page
 
 
-def test_a_start_that_cannot_be_is_refused_by_name_and_keeps_what_was_typed(admin: Client) -> None:
+def test_an_impossible_start_names_its_problem_and_keeps_what_was_typed(admin: Client) -> None:
     fields = {
         "name": "flights",
         "parallelism": "2",
@@ -442,7 +440,7 @@ def test_a_start_that_cannot_be_is_refused_by_name_and_keeps_what_was_typed(admi
         ("heartbeat.timeout: 1 s\nheartbeat.timeout: 2 s", "heartbeat.timeout is given twice"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_by_name_in_the_form(
+def test_an_invalid_setting_is_refused_by_name_in_the_form(
     admin: Client, tmp_path: Path, given: str, said: str
 ) -> None:
     fields = start_fields(tmp_path) | {"settings": given}
@@ -478,7 +476,7 @@ def test_a_password_is_refused_and_not_shown_again(
     assert not Pipeline.objects.exists()
 
 
-def test_settings_are_given_one_on_each_line(admin: Client, tmp_path: Path) -> None:
+def test_settings_are_entered_one_per_line(admin: Client, tmp_path: Path) -> None:
     given = "execution.checkpointing.interval: 500 ms\n\n heartbeat.timeout : 5 s "
 
     admin.post(
@@ -491,7 +489,7 @@ def test_settings_are_given_one_on_each_line(admin: Client, tmp_path: Path) -> N
     }
 
 
-def test_every_setting_is_explained_where_one_can_be_given(admin: Client) -> None:
+def test_the_start_form_explains_every_setting(admin: Client) -> None:
     page = words_in(admin.get(reverse("submit")).content.decode())
 
     for definition in DEFINITIONS:

@@ -62,7 +62,7 @@ def running(site: Path) -> None:
         ),
     ],
 )
-def test_what_was_chosen_is_asked_for(
+def test_the_request_has_the_options_that_were_chosen(
     admin: Client, action: str, fields: dict[str, str], kind: RequestKind, parameters: Any
 ) -> None:
     admin.post(address(action), fields)
@@ -73,7 +73,7 @@ def test_what_was_chosen_is_asked_for(
 
 
 @pytest.mark.parametrize("confirmation", ["", "flihgts"])
-def test_a_drain_needs_the_name_typed_and_then_says_what_it_fires(
+def test_a_drain_needs_the_name_typed_and_warns_of_what_it_fires(
     admin: Client, confirmation: str
 ) -> None:
     before = words(admin.get(address("stop")))
@@ -97,21 +97,21 @@ def test_a_drain_says_which_windows_fire_before_their_end(admin: Client) -> None
     assert "also those that end after the watermark of 2013-01-01 00:26:40 UTC" in page
 
 
-def test_a_cancellation_says_what_a_savepoint_first_saves(admin: Client) -> None:
+def test_the_cancel_form_says_what_a_savepoint_beforehand_would_keep(admin: Client) -> None:
     page = words(admin.get(address("cancel")))
 
     not_kept = r"about 2,500 records read since checkpoint 1 are not kept"
     assert re.search(rf"{not_kept}\. With a savepoint first they are", page)
 
 
-def test_a_savepoint_says_what_its_formats_are_for(admin: Client) -> None:
+def test_the_savepoint_form_explains_the_formats(admin: Client) -> None:
     page = admin.get(address("savepoint")).content.decode()
 
     assert '<option value="CANONICAL" selected>' in page
     assert "Native is faster to write and restore" in page
 
 
-def test_a_change_shows_the_values_in_force_and_asks_for_none(admin: Client) -> None:
+def test_the_change_form_lists_live_settings_with_the_values_in_force(admin: Client) -> None:
     Run.objects.update(changed_settings={"execution.checkpointing.min-pause": "2 s"})
     changed = words(admin.get(address("change")))
     Run.objects.update(changed_settings={})
@@ -144,7 +144,7 @@ def test_a_change_shows_the_values_in_force_and_asks_for_none(admin: Client) -> 
         ),
     ],
 )
-def test_a_change_that_cannot_be_is_refused_in_the_engine_s_sentence(
+def test_an_impossible_change_is_refused_with_the_engines_own_sentence(
     admin: Client, fields: dict[str, str], said: str, stands: str
 ) -> None:
     Run.objects.update(settings={"execution.checkpointing.max-concurrent-checkpoints": "2"})

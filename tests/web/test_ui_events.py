@@ -17,7 +17,7 @@ TICK_S = 0.005
 PATIENCE_S = 20.0
 
 
-def test_a_tab_hears_all_versions_first_and_then_only_what_changed() -> None:
+def test_a_tab_gets_all_versions_first_and_then_only_changes() -> None:
     versions = {"a": "1", "b": "1"}
 
     async def watch() -> list[dict[str, str]]:
@@ -46,7 +46,9 @@ def test_one_poller_serves_all_tabs_and_ends_with_the_last() -> None:
     assert asyncio.run(watch()) == (1, 0)
 
 
-def test_the_more_listen_the_less_often_each_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_tab_is_updated_less_often_the_more_tabs_listen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     slept: list[float] = []
     sleep = asyncio.sleep
 
@@ -73,7 +75,7 @@ def test_the_more_listen_the_less_often_each_is_told(monkeypatch: pytest.MonkeyP
     assert asyncio.run(watch(900)) == events.BEAT_S
 
 
-def test_only_while_somebody_listens_it_is_known_what_they_were_told() -> None:
+def test_the_board_knows_what_it_sent_only_while_tabs_listen() -> None:
     versions = {"a": "1"}
 
     async def watch() -> list[tuple[int, ...] | None]:
@@ -94,7 +96,7 @@ def test_only_while_somebody_listens_it_is_known_what_they_were_told() -> None:
     assert None is not first != second is not None
 
 
-def test_a_quiet_stream_beats() -> None:
+def test_a_quiet_stream_sends_heartbeats() -> None:
     async def watch() -> list[str]:
         async with listening(lambda: {"a": "1"}) as stream:
             await next_change(stream)
@@ -103,7 +105,7 @@ def test_a_quiet_stream_beats() -> None:
     assert asyncio.run(watch()) == ["beat"] * 3
 
 
-def test_a_stream_ends_by_itself_and_asks_for_the_next() -> None:
+def test_a_stream_ends_at_its_maximum_age_and_asks_for_a_new_one() -> None:
     async def watch() -> list[str]:
         board = VersionBoard(lambda: {}, TICK_S)
         return [name_of(m) async for m in messages(board, beat_s=TICK_S, age_max_s=5 * TICK_S)]
@@ -111,7 +113,7 @@ def test_a_stream_ends_by_itself_and_asks_for_the_next() -> None:
     assert asyncio.run(watch())[-1] == "renew"
 
 
-def test_a_stream_never_outlives_its_source() -> None:
+def test_a_stream_ends_when_its_source_fails() -> None:
     def broken() -> dict[str, str]:
         raise OSError("the disk is gone")
 
@@ -126,7 +128,7 @@ def test_a_stream_never_outlives_its_source() -> None:
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_the_stream_of_the_page_tells_versions_and_nothing_else() -> None:
+def test_the_stream_of_the_page_sends_only_versions() -> None:
     new_run()
     client = AsyncClient()
     client.force_login(operator_user())

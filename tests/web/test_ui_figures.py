@@ -58,14 +58,14 @@ CHECKPOINTS = Trend(
 
 
 @pytest.mark.slow
-def test_each_figure_is_one_that_plotly_accepts() -> None:
+def test_plotly_accepts_each_figure() -> None:
     for figure in every_figure():
         drawn = graph_objects.Figure(with_colors(figure))
 
         assert len(drawn.data) > 0
 
 
-def test_only_traces_in_svg_are_drawn_with_bounded_points() -> None:
+def test_figures_use_only_svg_traces_with_a_bounded_number_of_points() -> None:
     for figure in every_figure():
         for trace in traces(figure):
             assert trace["type"] in ("bar", "scatter")
@@ -80,7 +80,7 @@ def test_no_two_series_of_a_figure_differ_by_colour_alone() -> None:
 
 
 @pytest.mark.slow
-def test_colours_are_names_of_the_style_sheet() -> None:
+def test_every_colour_is_defined_in_the_style_sheet_for_light_and_dark() -> None:
     used = set(re.findall(r'"@([a-z0-9-]+)"', json.dumps(every_figure())))
     with open("static/css/base.css") as file:
         light, dark = file.read().split("prefers-color-scheme: dark", 1)
@@ -91,7 +91,7 @@ def test_colours_are_names_of_the_style_sheet() -> None:
         assert f"--{name}:" in dark
 
 
-def test_the_timeline_draws_when_each_barrier_came_and_how_long_its_channel_was_held() -> None:
+def test_the_timeline_draws_barrier_arrivals_and_how_long_channels_were_held() -> None:
     figure = alignment(timeline([source("flights", 0), joined(0)]))
 
     held = named(figure, "held back")
@@ -102,7 +102,7 @@ def test_the_timeline_draws_when_each_barrier_came_and_how_long_its_channel_was_
     assert named(figure, "alignment")["base"] == [2.0, 2.0]
 
 
-def test_what_is_held_back_grows_in_steps_until_the_last_barrier() -> None:
+def test_the_held_back_records_grow_in_steps_until_the_last_barrier() -> None:
     figure = held_back(timeline([source("flights", 0), joined(0)]))
 
     (line,) = traces(figure)
@@ -130,7 +130,9 @@ def test_the_channels_that_held_back_most_are_drawn() -> None:
         ),
     ],
 )
-def test_when_most_of_what_was_held_back_came_is_said(first: int, said: str) -> None:
+def test_the_sentence_says_when_most_of_the_held_back_records_arrived(
+    first: int, said: str
+) -> None:
     full, slow = joined(0).channels
     steps = (HeldBackStep(2.0, first, 1), HeldBackStep(32.0, 2400, 2))
     shown = timeline([subtask("join", 0, channels=[replace(full, steps=steps), slow])])
@@ -139,14 +141,14 @@ def test_when_most_of_what_was_held_back_came_is_said(first: int, said: str) -> 
     assert "2,400 records waited behind the barriers of 1 channel in" in sentences.held_back(shown)
 
 
-def test_that_nothing_was_held_back_is_said() -> None:
+def test_the_sentence_says_that_no_record_waited() -> None:
     assert sentences.held_back(timeline([source("flights", 0)])) == (
         "No record waited behind a barrier."
     )
     assert sentences.held_back(None) == "What waited behind the barriers is not kept."
 
 
-def test_beyond_the_rows_that_fit_the_slowest_subtasks_are_drawn() -> None:
+def test_the_timeline_draws_the_slowest_subtasks_if_not_all_fit() -> None:
     subtasks = [source("flights", index, acknowledged_ms=float(index)) for index in range(200)]
 
     rows = named(alignment(timeline(subtasks)), "acknowledged")["y"]
@@ -154,7 +156,7 @@ def test_beyond_the_rows_that_fit_the_slowest_subtasks_are_drawn() -> None:
     assert rows == [f"flights[{index}]" for index in range(200 - ROWS_MAX, 200)]
 
 
-def test_what_has_nothing_to_draw_is_no_figure() -> None:
+def test_without_data_there_is_no_figure() -> None:
     nothing = RecoveryAxis(run_id="r", from_at=NOW, to_at=NOW)
 
     assert alignment(None) is None
@@ -194,7 +196,7 @@ def test_a_subtask_downstream_is_not_blamed_for_the_wait_upstream() -> None:
         ({"start": 50.0}, "flights[0]: it began only 50 ms (62 %) after the trigger"),
     ],
 )
-def test_whatever_took_longest_is_named(times: dict[str, float], said: str) -> None:
+def test_the_sentence_names_the_phase_that_took_longest(times: dict[str, float], said: str) -> None:
     only = subtask("flights", 0, acknowledged_ms=80.0, **times)
 
     assert said in sentences.alignment(timeline([only]))
@@ -210,7 +212,7 @@ def test_a_barrier_stuck_behind_records_is_named() -> None:
     assert "join[0]: the barrier from flights[0] stood in its queue for 57 ms (71 %)" in sentence
 
 
-def test_a_barrier_that_stood_in_the_slow_subtasks_own_queue_does_not_blame_its_sender() -> None:
+def test_a_barrier_in_the_slow_subtasks_own_queue_is_not_blamed_on_the_sender() -> None:
     """`orders[0]` sent its barrier at once and was idle; the reader reached it 20 s later."""
     channels = [channel("orders", 0, 22_000.0, 0.0), channel("orders", 1, 2_000.0, 20_000.0)]
     slow = subtask(
@@ -248,7 +250,7 @@ def test_the_axis_draws_each_rewind_from_the_failure_back_to_its_point() -> None
     assert marks["customdata"][0] == "attempt 2 went back to checkpoint 7, 12,300 records to replay"
 
 
-def test_a_recovery_that_never_chose_a_point_went_nowhere_and_is_over_with_its_run() -> None:
+def test_a_recovery_without_a_chosen_point_has_no_rewind_and_ends_with_its_run() -> None:
     shown = axis()
     unfinished = {"restored_path": None, "running_at": None, "to_running_ms": None}
     shown.recoveries.append(replace(shown.recoveries[0], attempt=17, **unfinished))
@@ -283,13 +285,13 @@ def test_memory_is_called_flat_only_when_it_is(growth: float, word: str) -> None
     assert word in sentences.memory(points)
 
 
-def test_a_change_of_memory_that_rounds_to_none_has_no_minus() -> None:
+def test_a_memory_change_that_rounds_to_zero_has_no_minus_sign() -> None:
     points = [sample(index, 200_000_000 - 100 * index) for index in range(100)]
 
     assert sentences.memory(points).endswith("; flat over the shown time (+0.0 %).")
 
 
-def test_no_line_is_drawn_through_the_time_in_which_nobody_reported() -> None:
+def test_lines_have_a_gap_where_no_sample_was_reported() -> None:
     samples = [sample(second, 200_000_000) for second in (0, 1, 2, 30, 31)]
 
     (rates,) = traces(throughput(samples))
@@ -299,7 +301,7 @@ def test_no_line_is_drawn_through_the_time_in_which_nobody_reported() -> None:
     assert all(slot["y"] == [200.0, 200.0, 200.0, None, 200.0, 200.0] for slot in slots)
 
 
-def test_throughput_is_a_mean_of_ten_seconds_and_not_one_second_alone() -> None:
+def test_throughput_is_averaged_over_ten_seconds() -> None:
     """A batch of 600 records every ten seconds is 60/s at any moment."""
     samples = [
         SamplePoint(NOW + timedelta(seconds=second), 600.0 if second % 10 == 0 else 0.0, 0, {})
@@ -313,7 +315,7 @@ def test_throughput_is_a_mean_of_ten_seconds_and_not_one_second_alone() -> None:
 
 
 @pytest.mark.parametrize("hostile", ['<a href="https://evil.example">x</a>', "&lt;b>x", "<i>%{x}"])
-def test_names_and_sentences_are_text_to_plotly_in_every_figure(hostile: str) -> None:
+def test_plotly_gets_names_and_sentences_escaped_in_every_figure(hostile: str) -> None:
     """Covers the names from operators, failures and reports; all other texts are ours."""
     held = channel(hostile, 0, 2.0, 60.0)
     shown = timeline([source(hostile, 0), subtask(hostile, 1, alignment=60.0, channels=[held])])

@@ -36,7 +36,7 @@ MEASURES = Measures(
 )
 
 
-def test_before_the_first_one_it_says_what_to_do(operator: Client) -> None:
+def test_before_the_first_game_day_the_page_says_what_to_do(operator: Client) -> None:
     words = words_of(operator, "/game-day/")
 
     assert "No game day has ended yet." in words
@@ -44,7 +44,7 @@ def test_before_the_first_one_it_says_what_to_do(operator: Client) -> None:
     assert "No pipeline can take a fault yet." in words
 
 
-def test_an_operator_reads_the_score_and_begins_nothing(operator: Client) -> None:
+def test_an_operator_reads_the_score_but_gets_no_link_to_start(operator: Client) -> None:
     running()
     ended(Verdict.PASSED)
     ended(Verdict.FAILED)
@@ -62,7 +62,7 @@ def test_an_operator_reads_the_score_and_begins_nothing(operator: Client) -> Non
 @pytest.mark.parametrize(
     "address", ["/game-day/", "/pipelines/flights/game-day/", "/game-day/{key}/"]
 )
-def test_what_is_under_way_is_found_again_with_its_progress(operator: Client, address: str) -> None:
+def test_a_game_day_under_way_is_shown_with_its_progress(operator: Client, address: str) -> None:
     running()
     key = services.start_game_day(
         pipeline="flights", fault=Fault.KILL_SLOT, slot=1, requester="ada", reason="to see"
@@ -76,7 +76,7 @@ def test_what_is_under_way_is_found_again_with_its_progress(operator: Client, ad
         assert "ada" in words
 
 
-def test_one_game_day_is_shown_with_what_was_found_and_its_phases(operator: Client) -> None:
+def test_the_page_of_a_game_day_shows_its_findings_and_phases(operator: Client) -> None:
     running()
     key = ended(Verdict.PASSED)
 
@@ -89,7 +89,7 @@ def test_one_game_day_is_shown_with_what_was_found_and_its_phases(operator: Clie
     assert "12 ms – – – – 80 ms" in words
 
 
-def test_one_that_no_worker_has_taken_up_says_so(operator: Client) -> None:
+def test_a_game_day_that_no_worker_has_taken_up_says_so(operator: Client) -> None:
     running()
     key = services.start_game_day(
         pipeline="flights", fault=Fault.KILL_DRIVER, slot=None, requester="ada", reason="to see"
@@ -99,11 +99,11 @@ def test_one_that_no_worker_has_taken_up_says_so(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("address", ["/game-day/77/", "/pipelines/nothing/game-day/"])
-def test_what_is_not_there_says_so(operator: Client, address: str) -> None:
+def test_unknown_names_are_not_found(operator: Client, address: str) -> None:
     assert operator.get(address).status_code == 404
 
 
-def test_an_admin_begins_one_and_is_told_what_is_at_stake(admin: Client) -> None:
+def test_an_admin_starts_a_game_day_after_reading_what_is_at_stake(admin: Client) -> None:
     running()
     ended(Verdict.PASSED)
     assert f'href="{START}"' in text_of(admin, "/game-day/")
@@ -118,7 +118,7 @@ def test_an_admin_begins_one_and_is_told_what_is_at_stake(admin: Client) -> None
     assert (day.fault, day.slot, day.requester, day.reason) == ("KILL_SLOT", 1, "ada", "to see")
 
 
-def test_the_first_one_of_a_pipeline_says_that_nobody_knows_how_long(admin: Client) -> None:
+def test_the_first_game_day_of_a_pipeline_says_that_the_delay_is_unknown(admin: Client) -> None:
     running()
 
     assert "how long is not known yet: this is its first." in words_of(admin, START)
@@ -134,7 +134,9 @@ def test_the_first_one_of_a_pipeline_says_that_nobody_knows_how_long(admin: Clie
         ({"slot": ""}, "Name the slot that is to be hit; there are 0 to 1."),
     ],
 )
-def test_what_is_refused_stays_in_the_form(admin: Client, change: Any, told: str) -> None:
+def test_a_refusal_is_shown_in_the_form_and_stores_nothing(
+    admin: Client, change: Any, told: str
+) -> None:
     running()
 
     answer = admin.post(START, FORM | change)
@@ -144,7 +146,7 @@ def test_what_is_refused_stays_in_the_form(admin: Client, change: Any, told: str
     assert not GameDay.objects.exists()
 
 
-def test_a_pipeline_that_does_not_allow_faults_says_so_before_and_refuses(admin: Client) -> None:
+def test_a_pipeline_that_forbids_faults_says_so_in_the_form_and_refuses(admin: Client) -> None:
     running()
     Pipeline.objects.update(allows_faults=False)
 
@@ -156,7 +158,7 @@ def test_a_pipeline_that_does_not_allow_faults_says_so_before_and_refuses(admin:
     assert (answer.status_code, told in answer.content.decode()) == (422, True)
 
 
-def test_an_admin_allows_faults_and_that_is_kept(admin: Client) -> None:
+def test_an_admin_allows_faults_and_the_request_is_stored(admin: Client) -> None:
     running()
     Pipeline.objects.update(allows_faults=False)
     address = reverse("act", args=["flights", "faults"])
@@ -169,7 +171,7 @@ def test_an_admin_allows_faults_and_that_is_kept(admin: Client) -> None:
     assert (kept.requester, kept.reason) == ("ada", "game day on Monday")
 
 
-def test_the_page_of_all_pipelines_asks_no_more_for_many_than_for_few(
+def test_the_game_day_page_takes_few_queries_for_many_pipelines(
     operator: Client, django_assert_max_num_queries: Any
 ) -> None:
     for number in range(30):
@@ -181,7 +183,7 @@ def test_the_page_of_all_pipelines_asks_no_more_for_many_than_for_few(
     assert "flow-29 flow-29 is CREATED; this needs it to be RUNNING." in words
 
 
-def test_an_operator_may_not_begin_one(operator: Client) -> None:
+def test_an_operator_may_not_start_a_game_day(operator: Client) -> None:
     running()
 
     assert operator.get(START).status_code == 403
@@ -189,7 +191,7 @@ def test_an_operator_may_not_begin_one(operator: Client) -> None:
     assert not GameDay.objects.exists()
 
 
-def test_without_the_csrf_token_nothing_is_begun() -> None:
+def test_without_the_csrf_token_no_game_day_starts() -> None:
     running()
     client = signed_in(admin_user(), enforce_csrf_checks=True)
 
@@ -197,7 +199,7 @@ def test_without_the_csrf_token_nothing_is_begun() -> None:
     assert not GameDay.objects.exists()
 
 
-def test_programs_ask_and_read_by_the_same_services(admin: Client) -> None:
+def test_programs_start_and_read_game_days_through_the_api(admin: Client) -> None:
     running()
 
     asked = admin.post(
@@ -213,7 +215,7 @@ def test_programs_ask_and_read_by_the_same_services(admin: Client) -> None:
     assert admin.get("/api/game-days/99").status_code == 404
 
 
-def test_the_command_follows_it_to_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_follows_a_game_day_to_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     running()
     monkeypatch.setattr(gameday.time, "sleep", lambda _: services.reconcile())
 
@@ -230,12 +232,12 @@ def test_the_command_follows_it_to_its_verdict(monkeypatch: pytest.MonkeyPatch) 
     assert json.loads(out.getvalue())[0]["verdict"] == "PASSED"
 
 
-def test_the_command_needs_to_know_what_to_hit() -> None:
+def test_the_command_needs_a_pipeline_and_a_fault() -> None:
     with pytest.raises(CommandError, match="Name a pipeline and a fault"):
         call_command("gameday", "flights")
 
 
-def test_a_passed_game_day_is_printed_and_nothing_is_raised(
+def test_the_command_prints_a_passed_game_day_and_ends_without_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     running()

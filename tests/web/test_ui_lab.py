@@ -29,7 +29,7 @@ REPORT = report(LOSING, EXACT, mode("acked", acker_ids=30_000))
 ASKED = {**msgspec.to_builtins(LabOptions()), "reason": "to compare"}
 
 
-def test_before_the_first_lab_the_page_says_what_one_is(operator: Client) -> None:
+def test_before_the_first_lab_the_page_says_that_nothing_was_measured(operator: Client) -> None:
     page = read(operator)
 
     assert "No lab yet" in page
@@ -50,7 +50,7 @@ def test_an_operator_reads_what_each_mode_did(operator: Client) -> None:
     assert "The newest lab failed" not in page
 
 
-def test_a_broken_promise_is_said_at_its_mode(operator: Client) -> None:
+def test_a_broken_promise_is_shown_at_its_mode(operator: Client) -> None:
     stored(report(mode("exactly-once", broken=["It promises to lose nothing, and 3 are lost."])))
 
     page = read(operator)
@@ -68,7 +68,7 @@ def test_an_older_lab_can_be_chosen_and_is_shown_with_its_seed(operator: Client)
     assert operator.get(reverse("lab") + "?lab=999").status_code == 404
 
 
-def test_a_lab_that_is_under_way_is_found_again_with_its_progress(operator: Client) -> None:
+def test_a_lab_under_way_is_shown_with_its_progress(operator: Client) -> None:
     services.start_lab(LabOptions(), requester="ada", reason="to compare")
     Lab.objects.update(progress="acked: undisturbed, at full speed")
 
@@ -109,7 +109,9 @@ def test_an_admin_asks_for_a_lab(admin: Client) -> None:
         ({"reason": ""}, "This field is required."),
     ],
 )
-def test_what_is_refused_stays_in_the_form(admin: Client, change: object, told: str) -> None:
+def test_a_refusal_is_shown_in_the_form_and_stores_nothing(
+    admin: Client, change: object, told: str
+) -> None:
     assert isinstance(change, dict)
     answer = admin.post(reverse("start-lab"), {**ASKED, **change, "seed": "77"})
 
@@ -129,24 +131,24 @@ def test_a_second_lab_is_refused_while_one_is_under_way(admin: Client) -> None:
     assert Lab.objects.count() == 1
 
 
-def test_an_operator_may_not_ask_for_one(operator: Client) -> None:
+def test_an_operator_may_not_ask_for_a_lab(operator: Client) -> None:
     assert operator.get(reverse("start-lab")).status_code == 403
     assert operator.post(reverse("start-lab"), ASKED).status_code == 403
     assert not Lab.objects.exists()
 
 
-def test_without_the_csrf_token_nothing_is_asked_for() -> None:
+def test_without_the_csrf_token_no_lab_is_stored() -> None:
     client = signed_in(admin_user(), enforce_csrf_checks=True)
 
     assert client.post(reverse("start-lab"), ASKED).status_code == 403
     assert not Lab.objects.exists()
 
 
-def test_every_page_leads_to_the_lab(operator: Client) -> None:
+def test_the_start_page_links_to_the_lab(operator: Client) -> None:
     assert f'href="{reverse("lab")}"' in operator.get("/").content.decode()
 
 
-def test_the_figures_draw_what_was_counted_and_leave_out_what_is_nothing() -> None:
+def test_the_figures_draw_the_counts_and_leave_out_modes_without_acks() -> None:
     barriers, acks = traces(lab_control(REPORT))
     p50, p99 = traces(lab_latency(REPORT))
 

@@ -68,7 +68,7 @@ SHOWING = {
 """Pages that show some of it."""
 
 
-def test_whatever_is_preformatted_is_scrolled_by_keys_too() -> None:
+def test_every_preformatted_block_can_be_scrolled_by_keyboard() -> None:
     """No other element scrolls by itself; see `unreachable` in `keyboard_walk`."""
     templates = (settings.BASE_DIR / "templates").rglob("*.html")
     opened = {tag for each in templates for tag in re.findall(r"<pre\b[^>]*>", each.read_text())}
@@ -78,7 +78,7 @@ def test_whatever_is_preformatted_is_scrolled_by_keys_too() -> None:
 
 
 @pytest.mark.slow
-def test_names_labels_and_what_exceptions_say_are_text_on_every_page(admin: Client) -> None:
+def test_names_labels_and_exceptions_are_escaped_on_every_page(admin: Client) -> None:
     told_in_markup()
 
     pages = every_page(admin)
@@ -90,7 +90,7 @@ def test_names_labels_and_what_exceptions_say_are_text_on_every_page(admin: Clie
 
 
 @pytest.mark.slow
-def test_what_plotly_is_given_is_text_to_it_too(operator: Client) -> None:
+def test_markup_stays_text_in_the_charts_of_plotly(operator: Client) -> None:
     """Plotly interprets a few tags in texts, once the browser has unescaped the page."""
     told_in_markup()
     answer = operator.get(reverse("checkpoint", args=["flights", 1]))
@@ -103,7 +103,7 @@ def test_what_plotly_is_given_is_text_to_it_too(operator: Client) -> None:
 
 
 @pytest.mark.slow
-def test_no_page_has_a_script_of_its_own_or_allows_one(admin: Client) -> None:
+def test_no_page_contains_or_allows_an_inline_script(admin: Client) -> None:
     told_in_markup()
 
     for name, page in every_page(admin).items():

@@ -38,7 +38,7 @@ def test_an_empty_fleet_says_what_to_do(admin: Client, operator: Client) -> None
     assert "Starting one needs the admin role" in text_of(operator, "/")
 
 
-def test_a_page_whose_scripts_never_come_says_of_when_it_is(operator: Client) -> None:
+def test_a_page_without_scripts_shows_the_time_of_its_data(operator: Client) -> None:
     fold(Story(new_run()).started())
 
     for address in ("/", PIPELINE):
@@ -58,9 +58,7 @@ def test_the_fleet_shows_state_guarantee_clocks_and_throughput_in_words(operator
 @pytest.mark.parametrize(
     ("is_verifying", "who"), [(True, "The driver verifies"), (False, "The slots load")]
 )
-def test_a_restore_is_shown_with_how_far_it_is(
-    operator: Client, *, is_verifying: bool, who: str
-) -> None:
+def test_a_restore_shows_its_progress(operator: Client, *, is_verifying: bool, who: str) -> None:
     done = RestoreProgress(
         read_bytes=3_200_000_000,
         total_bytes=50_000_000_000,
@@ -79,7 +77,7 @@ def test_a_restore_is_shown_with_how_far_it_is(
     assert said not in words_of(operator, PIPELINE)
 
 
-def test_the_two_clocks_are_told_apart_on_every_page_that_has_them(
+def test_every_page_with_the_two_clocks_shows_them_separately(
     operator: Client, no_time_passes: datetime
 ) -> None:
     fold(Story(new_run()).started().completed().slot_killed().slot_killed())
@@ -113,7 +111,7 @@ def test_the_fleet_puts_what_needs_attention_first(operator: Client) -> None:
     assert table.index("zebra") < table.index("quiet")
 
 
-def test_a_silent_driver_is_shown_as_stale_with_what_it_said_last(operator: Client) -> None:
+def test_a_silent_driver_is_shown_as_stale_with_its_last_report(operator: Client) -> None:
     fold(Story(new_run(), long_ago()).started().sampled())
 
     fleet, page = words_of(operator, "/"), words_of(operator, PIPELINE)
@@ -124,7 +122,7 @@ def test_a_silent_driver_is_shown_as_stale_with_what_it_said_last(operator: Clie
     assert "– last known 1.00 k/s" in page
 
 
-def test_without_a_projector_nothing_is_claimed(operator: Client) -> None:
+def test_without_a_projector_the_page_says_that_it_may_be_outdated(operator: Client) -> None:
     fold(Story(new_run()).started().completed())
     Heartbeat.objects.all().delete()
 
@@ -155,7 +153,7 @@ def test_the_pipeline_page_shows_its_run_in_numbers(operator: Client) -> None:
         assert shown in page
 
 
-def test_the_alignment_names_the_slowest_in_one_sentence(operator: Client) -> None:
+def test_the_alignment_names_the_slowest_subtask_in_one_sentence(operator: Client) -> None:
     fold(Story(new_run()).started().completed())
 
     page = words_of(operator, PIPELINE)
@@ -211,7 +209,7 @@ def test_nonsense_in_the_address_is_ignored(operator: Client) -> None:
     assert history_ids(page) == [1]
 
 
-def test_a_recovery_shows_its_phases_what_failed_and_where_it_went_back_to(
+def test_a_recovery_shows_its_phases_the_failure_and_the_restored_checkpoint(
     operator: Client,
 ) -> None:
     fold(Story(new_run()).started().completed().slot_killed().completed())
@@ -224,7 +222,7 @@ def test_a_recovery_shows_its_phases_what_failed_and_where_it_went_back_to(
     assert "12 ms 3.0 ms 105 ms 0 ms 100 ms 80 ms 10 ms 500 ms 700 ms" in page
 
 
-def test_damaged_points_zombies_and_superseded_output_are_told(operator: Client) -> None:
+def test_the_page_reports_damaged_points_zombies_and_superseded_output(operator: Client) -> None:
     story = Story(new_run()).started().completed()
     fold(
         story.tell(
@@ -244,7 +242,7 @@ def test_damaged_points_zombies_and_superseded_output_are_told(operator: Client)
     assert "Output was set aside. 3 outputs of the sink delays" in page
 
 
-def test_which_runs_read_a_quarantine_again_and_how_much_of_it_is_told(operator: Client) -> None:
+def test_the_page_shows_which_run_rereads_a_quarantine_and_its_progress(operator: Client) -> None:
     run = new_run()
     fold(Story(run).started().tell(quarantined(7, count=1)).ended())
     Run.objects.create(
@@ -285,7 +283,7 @@ def test_quarantined_records_are_listed_with_the_place_of_their_lines(operator: 
     assert "1005 is bad" not in words  # only the newest twenty are shown
 
 
-def test_recovery_points_show_who_asked_and_whether_the_files_are_there(
+def test_recovery_points_show_the_requester_and_whether_their_files_exist(
     admin: Client, site: Path
 ) -> None:
     run = new_run()
@@ -301,7 +299,7 @@ def test_recovery_points_show_who_asked_and_whether_the_files_are_there(
     assert "gone" in words_in(page)
 
 
-def test_a_point_says_when_it_was_read_again_and_what_was_found(admin: Client, site: Path) -> None:
+def test_a_point_shows_when_it_was_verified_and_what_was_found(admin: Client, site: Path) -> None:
     whole, damaged = present_point(site, "whole"), present_point(site, "damaged")
     story = Story(new_run()).started().completed(path=str(whole)).completed(path=str(damaged))
     fold(story)
@@ -322,9 +320,7 @@ def test_a_point_says_when_it_was_read_again_and_what_was_found(admin: Client, s
     assert re.search(r"periodic there verified \S+ \S* ?ago", points)
 
 
-def test_what_was_refused_once_and_is_whole_again_is_usable_again(
-    admin: Client, site: Path
-) -> None:
+def test_a_refused_point_that_is_whole_again_is_usable_again(admin: Client, site: Path) -> None:
     point = present_point(site)
     story = Story(new_run()).started().completed(path=str(point))
     story.tell(RestorePointRefused(path=str(point), message="totals.arrow is missing."))
@@ -333,7 +329,7 @@ def test_what_was_refused_once_and_is_whole_again_is_usable_again(
     assert "not usable" not in words_of(admin, PIPELINE)
 
 
-def test_requests_show_who_asked_when_why_and_how_it_ended(operator: Client) -> None:
+def test_requests_show_their_requester_and_reason_and_whether_they_wait(operator: Client) -> None:
     run = new_run()
     done, waiting = new_request(run), new_request(run, TriggerCheckpoint())
     fold(Story(run).started().answered(done, "/jobs/savepoint-1"))
@@ -345,7 +341,7 @@ def test_requests_show_who_asked_when_why_and_how_it_ended(operator: Client) -> 
     assert waiting.request_id in text_of(operator, PIPELINE)
 
 
-def test_a_request_that_nobody_takes_says_that_it_waits(operator: Client) -> None:
+def test_a_request_that_no_worker_takes_says_that_it_waits(operator: Client) -> None:
     run = new_run()
     new_request(run, created_at=timezone.now() - timedelta(seconds=10))
     fold(Story(run).started())
@@ -353,7 +349,7 @@ def test_a_request_that_nobody_takes_says_that_it_waits(operator: Client) -> Non
     assert "stored; it is delivered when a worker runs" in words_of(operator, PIPELINE)
 
 
-def test_an_older_run_can_be_looked_at_and_left_again(operator: Client) -> None:
+def test_the_history_of_an_older_run_can_be_viewed(operator: Client) -> None:
     fold(Story(new_run()).started().completed().ended())
     fold(Story(new_run()).started().completed().completed())
 

@@ -32,7 +32,7 @@ COMMITTED = (
 )
 
 
-def test_while_the_new_run_has_committed_nothing_the_page_offers_the_undo(admin: Client) -> None:
+def test_the_page_offers_the_undo_while_the_new_run_has_committed_nothing(admin: Client) -> None:
     _, new = started_over()
 
     page = words_in(admin.get(PAGE).content.decode())
@@ -50,7 +50,7 @@ def test_while_the_new_run_has_committed_nothing_the_page_offers_the_undo(admin:
     assert Run.objects.get(pk=new.pk).desired == DesiredState.RUNNING, "a successor goes on with it"
 
 
-def test_once_a_checkpoint_is_complete_the_start_stays(admin: Client) -> None:
+def test_a_start_cannot_be_undone_after_the_first_completed_checkpoint(admin: Client) -> None:
     _, new = started_over()
     fold(Story(new).completed())
 
@@ -63,7 +63,7 @@ def test_once_a_checkpoint_is_complete_the_start_stays(admin: Client) -> None:
     assert not Request.objects.exists()
 
 
-def test_a_run_that_has_ended_is_undone_by_a_run_of_its_own(admin: Client) -> None:
+def test_a_separate_run_undoes_the_start_of_a_run_that_has_ended(admin: Client) -> None:
     old, new = started_over()
     fold(Story(new).ended(JobStatus.FAILED, "It failed at once."))
 
@@ -81,7 +81,7 @@ def test_a_run_that_has_ended_is_undone_by_a_run_of_its_own(admin: Client) -> No
 
 
 @pytest.mark.parametrize("by", ["its driver", "a run of its own"])
-def test_after_an_undo_the_points_of_the_run_before_are_on_the_line_again(by: str) -> None:
+def test_an_undo_puts_the_points_of_the_previous_run_back_on_the_line(by: str) -> None:
     old, new = started_over()
     assert list(newest_line(Pipeline.objects.get())) == [new.run_id]
 
@@ -99,7 +99,7 @@ def test_after_an_undo_the_points_of_the_run_before_are_on_the_line_again(by: st
     assert page.actions[RequestKind.RESTORE].is_possible
 
 
-def test_other_runs_have_no_start_to_undo() -> None:
+def test_a_run_that_did_not_start_over_has_no_start_to_undo() -> None:
     with_a_point = fold(Story(new_run()).started().completed().ended())
 
     assert why_not() == COMMITTED.format(1)
@@ -107,13 +107,13 @@ def test_other_runs_have_no_start_to_undo() -> None:
     assert why_not() == "The newest run of flights did not start over: no start can be undone."
 
 
-def test_a_first_run_sets_nothing_aside() -> None:
+def test_the_start_of_a_first_run_cannot_be_undone() -> None:
     fold(Story(new_run()).started())
 
     assert why_not() == "No earlier run of flights has committed output: nothing can be put back."
 
 
-def test_a_run_that_is_being_stopped_ends_first() -> None:
+def test_an_undo_is_refused_while_the_run_is_being_stopped() -> None:
     _, new = started_over()
     Run.objects.filter(pk=new.pk).update(desired=DesiredState.STOPPED)
 

@@ -96,7 +96,7 @@ def test_a_wheel_is_uploaded_kept_and_named_in_the_audit_log(
         (b"x" * 101, "shop-1.0-py3-none-any.whl", "and may have 100 B"),
     ],
 )
-def test_what_is_no_wheel_or_too_large_is_refused_in_the_form(
+def test_an_invalid_or_too_large_wheel_is_refused_in_the_form(
     admin: Client,
     store: CodeStore,
     old: ShippedCode,
@@ -141,7 +141,7 @@ def test_a_form_larger_than_any_package_is_not_read(
     assert line.outcome == "refused: The form is larger than a package may be."
 
 
-def test_a_form_of_a_stranger_that_is_too_large_leaves_no_line(
+def test_a_too_large_form_of_a_stranger_leaves_no_line_in_the_log(
     old: ShippedCode, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.PACKAGE_BYTES_MAX = 100
@@ -156,7 +156,7 @@ def test_a_form_of_a_stranger_that_is_too_large_leaves_no_line(
     assert settings_lines() == []
 
 
-def test_one_of_package_and_wheel_has_to_be_chosen(
+def test_either_a_package_or_a_wheel_has_to_be_chosen(
     admin: Client, old: ShippedCode, tmp_path: Path
 ) -> None:
     given = wheel(tmp_path, {"other/flow.py": ""})
@@ -168,7 +168,7 @@ def test_one_of_package_and_wheel_has_to_be_chosen(
     assert not Request.objects.exists()
 
 
-def test_its_page_says_each_step_with_who_asked_and_why(
+def test_the_page_of_an_upgrade_shows_its_steps_requester_and_reason(
     operator: Client, store: CodeStore, old: ShippedCode, tmp_path: Path
 ) -> None:
     new = store.add(shop_wheel(tmp_path / "1.1", "1.1"))
@@ -195,7 +195,7 @@ def test_its_page_says_each_step_with_who_asked_and_why(
     assert operator.get(reverse("upgrade", args=["shop", "none"])).status_code == 404
 
 
-def test_lineage_says_what_the_code_has_changed_and_who_did_it(
+def test_lineage_shows_what_an_upgrade_changed_and_who_requested_it(
     operator: Client, store: CodeStore, old: ShippedCode, tmp_path: Path
 ) -> None:
     new = store.add(shop_wheel(tmp_path / "1.1", "1.1"))
@@ -269,7 +269,7 @@ def test_a_program_starts_only_packages_that_a_person_has_added(
     assert not Upgrade.objects.exists()
 
 
-def test_an_upgrade_that_does_not_exist_says_so(old: ShippedCode) -> None:
+def test_an_unknown_upgrade_is_not_found(old: ShippedCode) -> None:
     program = bearer(TokenScope.READ)
 
     assert program.get(f"{API}s/nothing").status_code == 404

@@ -81,7 +81,7 @@ def stopped(story: Story, new: ShippedCode, monkeypatch: pytest.MonkeyPatch) -> 
     return carry_on(row)
 
 
-def test_the_new_code_goes_on_from_the_savepoint_and_is_watched(
+def test_the_new_code_continues_from_the_savepoint_and_is_watched(
     stopped: Upgrade, new: ShippedCode
 ) -> None:
     row, run = stopped, Run.objects.get(number=2)
@@ -113,7 +113,7 @@ def test_checkpoints_of_an_attempt_that_has_failed_do_not_count(stopped: Upgrade
     assert carry_on(stopped).step == UpgradeStep.ENDED
 
 
-def test_an_attempt_that_restarts_is_not_taken_for_one_that_runs(stopped: Upgrade) -> None:
+def test_a_restarting_attempt_does_not_count_as_running(stopped: Upgrade) -> None:
     story = Story(Run.objects.get(number=2))
     fold(story.started().completed().completed().completed())
     fold(story.tell(JobStatusChanged(status=JobStatus.RESTARTING, reason="Slot 1 was killed.")))
@@ -121,7 +121,7 @@ def test_an_attempt_that_restarts_is_not_taken_for_one_that_runs(stopped: Upgrad
     assert carry_on(stopped).step == UpgradeStep.WATCHING
 
 
-def test_it_goes_back_to_the_code_before_when_the_new_run_fails(
+def test_an_upgrade_goes_back_to_the_previous_code_when_the_new_run_fails(
     stopped: Upgrade, old: ShippedCode, new: ShippedCode
 ) -> None:
     failed(Run.objects.get(number=2))
@@ -141,7 +141,7 @@ def test_it_goes_back_to_the_code_before_when_the_new_run_fails(
     )
 
 
-def test_it_goes_back_to_an_installed_package(
+def test_an_upgrade_can_go_back_to_an_installed_package(
     stopped: Upgrade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Upgrade.objects.update(old_code=None)
@@ -153,7 +153,7 @@ def test_it_goes_back_to_an_installed_package(
     assert Pipeline.objects.get().code is Run.objects.get(number=3).code is None
 
 
-def test_it_ends_a_new_run_that_completes_too_few_checkpoints_in_time(stopped: Upgrade) -> None:
+def test_an_upgrade_cancels_a_new_run_with_too_few_checkpoints_in_time(stopped: Upgrade) -> None:
     run = Run.objects.get(number=2)
     story = Story(run)
     fold(story.started().completed())
@@ -184,7 +184,7 @@ def test_a_run_that_a_person_cancels_is_not_started_again(stopped: Upgrade) -> N
     assert Run.objects.count() == 2
 
 
-def test_code_that_cannot_be_started_is_followed_by_the_code_before(
+def test_code_that_cannot_start_is_replaced_by_the_previous_code(
     story: Story, new: ShippedCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = begun(new)
@@ -214,7 +214,7 @@ def test_code_that_does_not_fit_is_refused_and_nothing_changes(
     assert not Request.objects.filter(kind=RequestKind.STOP_WITH_SAVEPOINT).exists()
 
 
-def test_the_process_that_checks_names_what_the_new_code_changes(
+def test_the_check_accepts_code_that_fits_and_can_be_repeated(
     story: Story, new: ShippedCode
 ) -> None:
     row = begun(new)
@@ -226,7 +226,7 @@ def test_the_process_that_checks_names_what_the_new_code_changes(
     services.check(row.pk)  # a second check is harmless
 
 
-def test_the_process_that_checks_shows_the_authors_traceback(tmp_path: Path, story: Story) -> None:
+def test_the_check_shows_the_authors_traceback(tmp_path: Path, story: Story) -> None:
     broken = shop_wheel(tmp_path / "broken", "2.0", "raise ZeroDivisionError('no')\n")
     row = begun(CodeStore(jobs_root()).add(broken))
 
@@ -255,7 +255,7 @@ def test_a_check_that_dies_is_started_again_and_then_refused(
     assert "upgrade.log in the directory of Run 1" in row.request.message
 
 
-def test_a_stop_that_fails_is_asked_again_and_then_given_up(story: Story, new: ShippedCode) -> None:
+def test_a_failed_stop_is_retried_and_then_given_up(story: Story, new: ShippedCode) -> None:
     row = begun(new)
     checked(row)
 
@@ -273,7 +273,7 @@ def test_a_stop_that_fails_is_asked_again_and_then_given_up(story: Story, new: S
     )
 
 
-def test_a_savepoint_whose_driver_died_before_it_said_so_is_found(
+def test_an_upgrade_finds_a_savepoint_whose_driver_died_before_reporting_it(
     story: Story, new: ShippedCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = begun(new)
@@ -315,7 +315,7 @@ def test_each_step_is_repeated_without_effect(
 
 
 @pytest.mark.parametrize("command", WAITS, ids=lambda each: each.__name__)
-def test_other_starts_and_stops_wait_for_its_end(
+def test_other_starts_and_stops_are_refused_during_an_upgrade(
     command: type[Command], story: Story, new: ShippedCode
 ) -> None:
     row = begun(new)
@@ -358,7 +358,9 @@ def test_a_package_for_another_python_is_refused(story: Story, tmp_path: Path) -
     assert refusal.value.returncode == 2
 
 
-def test_what_cannot_be_watched_in_time_is_refused(story: Story, new: ShippedCode) -> None:
+def test_an_upgrade_is_refused_if_checkpoints_are_too_rare_to_watch(
+    story: Story, new: ShippedCode
+) -> None:
     Pipeline.objects.update(settings={"execution.checkpointing.interval": "5 min"})
     with pytest.raises(
         Rejected, match="a checkpoint every 5 min 00 s, and an upgrade waits 10 min"
@@ -370,7 +372,7 @@ def test_what_cannot_be_watched_in_time_is_refused(story: Story, new: ShippedCod
         asked(new)
 
 
-def test_its_savepoint_is_not_disposed_of_before_its_end(
+def test_the_savepoint_of_an_open_upgrade_cannot_be_disposed_of(
     stopped: Upgrade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = stopped.savepoint or ""
@@ -382,7 +384,7 @@ def test_its_savepoint_is_not_disposed_of_before_its_end(
         disposal.check_disposable(path)
 
 
-def test_its_deadline_is_an_estimate(story: Story, new: ShippedCode) -> None:
+def test_an_overdue_upgrade_is_not_ended(story: Story, new: ShippedCode) -> None:
     row = begun(new)
     Request.objects.filter(pk=row.request_id).update(deadline_at=timezone.now())
 

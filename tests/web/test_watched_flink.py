@@ -105,7 +105,7 @@ def test_a_checkpoint_has_the_figures_of_each_subtask_and_a_timeline(flink: Reco
     assert detail.timeline.slowest is not None
 
 
-def test_a_look_asks_no_more_than_has_changed(flink: RecordedFlink) -> None:
+def test_a_look_requests_only_what_has_changed(flink: RecordedFlink) -> None:
     row = watched(flink)
     job = f"/jobs/{flink.jid}"
     while FlinkCheckpoint.objects.filter(has_subtasks=None, status="COMPLETED").exists():
@@ -134,7 +134,9 @@ def test_a_look_asks_no_more_than_has_changed(flink: RecordedFlink) -> None:
     assert flink.requests.count(f"GET {job}/checkpoints") == 1
 
 
-def test_what_flink_says_late_about_a_change_is_asked_for_again(flink: RecordedFlink) -> None:
+def test_a_look_asks_again_about_a_change_until_flinks_copies_are_current(
+    flink: RecordedFlink,
+) -> None:
     """Flink answers from copies that are some seconds old."""
     exceptions, detail = flink.bodies["exceptions"]["body"], flink.bodies["job"]["body"]
     newest = exceptions["exceptionHistory"]["entries"][0] | {"exceptionName": "java.lang.Late"}
@@ -153,7 +155,7 @@ def test_what_flink_says_late_about_a_change_is_asked_for_again(flink: RecordedF
     assert not any("exceptions" in each for each in flink.requests)
 
 
-def test_checkpoints_are_kept_beyond_the_ten_of_flink(flink: RecordedFlink) -> None:
+def test_more_checkpoints_are_kept_than_the_ten_that_flink_keeps(flink: RecordedFlink) -> None:
     row = watched(flink)
     before = set(FlinkCheckpoint.objects.values_list("checkpoint_id", flat=True))
 
@@ -170,7 +172,9 @@ def test_checkpoints_are_kept_beyond_the_ten_of_flink(flink: RecordedFlink) -> N
     assert len(detail.trend.completed) == len(kept) - len(detail.trend.failed)
 
 
-def test_an_ended_checkpoint_stays_and_only_its_files_may_go(flink: RecordedFlink) -> None:
+def test_an_ended_checkpoint_keeps_its_row_after_its_files_are_discarded(
+    flink: RecordedFlink,
+) -> None:
     row = watched(flink)
     newest = flink.checkpoints["history"][0]
     (point, *_) = queries.points("prod", flink.jid)
@@ -187,7 +191,7 @@ def test_an_ended_checkpoint_stays_and_only_its_files_may_go(flink: RecordedFlin
     assert newest["id"] not in ids
 
 
-def test_the_catalogue_has_the_points_of_all_jobs_and_keeps_its_filter_in_the_address(
+def test_the_catalogue_filters_the_points_of_all_jobs_by_its_address(
     flink: RecordedFlink, operator: Client
 ) -> None:
     row = watched(flink)
@@ -220,7 +224,7 @@ def test_the_catalogue_has_the_points_of_all_jobs_and_keeps_its_filter_in_the_ad
     assert caller.get(f"{api}?files=maybe").status_code == 422
 
 
-def test_jobs_are_answered_without_what_only_pages_and_metrics_show(flink: RecordedFlink) -> None:
+def test_the_api_lists_jobs_without_fields_for_pages_and_metrics_only(flink: RecordedFlink) -> None:
     watched(flink)
 
     (job,) = bearer(TokenScope.READ).get("/api/flink-clusters/prod/jobs").json()
@@ -229,7 +233,7 @@ def test_jobs_are_answered_without_what_only_pages_and_metrics_show(flink: Recor
     assert set(job) == {each.name for each in fields(queries.JobBrief)}
 
 
-def test_the_pages_of_the_catalogue_follow_each_other_with_the_filter(
+def test_the_catalogue_keeps_its_filter_from_page_to_page(
     flink: RecordedFlink, operator: Client
 ) -> None:
     row = watched(flink)
@@ -268,7 +272,7 @@ def test_history_survives_the_death_of_the_cluster(operator: Client) -> None:
     assert "does not answer" in words_in(text_of(operator, "/"))
 
 
-def test_a_cluster_that_comes_back_empty_has_forgotten_its_jobs(
+def test_a_job_missing_from_the_cluster_is_marked_as_forgotten_and_kept(
     flink: RecordedFlink, operator: Client
 ) -> None:
     row = watched(flink)
@@ -292,13 +296,13 @@ def test_a_cluster_that_comes_back_empty_has_forgotten_its_jobs(
     assert job.forgotten_at is None
 
 
-def test_a_silent_cluster_is_asked_ever_more_rarely() -> None:
+def test_a_silent_cluster_is_asked_less_and_less_often() -> None:
     pauses = [pause_after(number).total_seconds() for number in range(1, 9)]
 
     assert pauses == [5, 10, 20, 40, 80, 160, 300, 300]
 
 
-def test_what_cannot_be_used_about_one_job_stops_no_other(flink: RecordedFlink) -> None:
+def test_a_malformed_answer_about_checkpoints_does_not_stop_a_look(flink: RecordedFlink) -> None:
     row = watched(flink)
     flink.bodies["checkpoints"]["body"] = {"counts": "many"}
     flink.job["state"] = "RESTARTING"
@@ -340,7 +344,7 @@ def test_only_clusters_that_are_due_are_asked(flink: RecordedFlink) -> None:
     assert flink.requests[0] == "GET /jobs/overview"
 
 
-def test_a_header_lets_requests_in_and_is_shown_nowhere(
+def test_a_header_authorizes_requests_and_is_shown_nowhere(
     flink: RecordedFlink, admin: Client
 ) -> None:
     flink.token = SECRET
@@ -363,7 +367,7 @@ def test_a_header_lets_requests_in_and_is_shown_nowhere(
     assert "asked with a header" in words_in(pages[0])
 
 
-def test_a_header_follows_no_redirect(flink: RecordedFlink) -> None:
+def test_a_redirect_does_not_get_the_header(flink: RecordedFlink) -> None:
     with recorded_flink("2.3") as other:
         flink.redirects_to = other.address
         with pytest.raises(Rejected, match="is no Flink"):
@@ -416,7 +420,7 @@ def test_a_header_is_a_name_and_a_value() -> None:
             parsed_header(wrong)
 
 
-def test_a_removed_cluster_takes_its_history_along(flink: RecordedFlink, admin: Client) -> None:
+def test_removing_a_cluster_deletes_its_history(flink: RecordedFlink, admin: Client) -> None:
     watched(flink)
 
     assert admin.post(f"{HOME}remove/", {"reason": "moved"}).status_code == 302
@@ -426,7 +430,9 @@ def test_a_removed_cluster_takes_its_history_along(flink: RecordedFlink, admin: 
     assert flink.requests == []
 
 
-def test_an_operator_looks_and_changes_nothing(flink: RecordedFlink, operator: Client) -> None:
+def test_an_operator_sees_the_cluster_but_may_not_change_it(
+    flink: RecordedFlink, operator: Client
+) -> None:
     watched(flink)
 
     for page in (HOME, job_page(flink)):

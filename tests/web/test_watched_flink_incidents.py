@@ -76,7 +76,7 @@ LATE = timedelta(seconds=10 * LATE_AFTER_INTERVALS)
         ({"forgotten_at": NOW - GONE_FOR * 1.01}, []),
     ],
 )
-def test_what_is_wrong_with_a_job_is_told_by_its_cause(
+def test_each_problem_of_a_job_is_reported_under_its_cause(
     changes: dict[str, Any], expected: list[Cause]
 ) -> None:
     assert [each.cause for each in job_signs(replace(WELL, **changes))] == expected
@@ -113,7 +113,7 @@ def open_causes() -> list[str]:
     return list(rows.values_list("cause", flat=True))
 
 
-def test_a_job_that_failed_is_told_with_its_exception_everywhere(
+def test_a_failed_job_is_reported_with_its_exception_everywhere(
     flink: RecordedFlink, operator: Client
 ) -> None:
     cluster = watched(flink)
@@ -150,7 +150,7 @@ def test_a_job_that_failed_is_told_with_its_exception_everywhere(
     assert 'ftdash_flink_cluster_up{cluster="prod"} 1.0' in scraped
 
 
-def test_the_incident_of_a_failed_job_is_over_once_a_later_job_has_its_name(
+def test_the_incident_of_a_failed_job_ends_once_a_later_job_of_its_name_runs(
     flink: RecordedFlink,
 ) -> None:
     cluster = watched(flink)
@@ -175,7 +175,7 @@ def test_the_incident_of_a_failed_job_is_over_once_a_later_job_has_its_name(
     assert open_causes() == []
 
 
-def test_checkpoints_that_expire_and_failures_that_come_back_are_seen_in_its_answers(
+def test_flinks_answers_reveal_expired_checkpoints_and_repeated_failures(
     flink: RecordedFlink,
 ) -> None:
     cluster = watched(flink)
@@ -197,7 +197,7 @@ def test_checkpoints_that_expire_and_failures_that_come_back_are_seen_in_its_ans
     assert text.endswith("one after the other; the newest: Checkpoint expired before completing.")
 
 
-def test_slow_checkpoints_and_none_for_many_intervals_are_seen_in_its_answers(
+def test_flinks_answers_reveal_slow_and_missing_checkpoints(
     flink: RecordedFlink,
 ) -> None:
     cluster = watched(flink)
@@ -214,7 +214,7 @@ def test_slow_checkpoints_and_none_for_many_intervals_are_seen_in_its_answers(
     assert "flink-no-checkpoint" in open_causes()
 
 
-def test_a_dead_cluster_is_one_message_and_its_jobs_stay_as_they_were_known(settings: Any) -> None:
+def test_a_dead_cluster_sends_one_message_and_keeps_its_jobs_incidents(settings: Any) -> None:
     settings.MAIL_IS_SET = True
     Channel.objects.create(
         name="on-call",

@@ -82,7 +82,7 @@ def flink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealFlink]
             process.wait()
 
 
-def test_all_of_it_is_kept_when_the_cluster_is_killed(flink: RealFlink) -> None:
+def test_the_history_of_a_real_cluster_is_kept_after_it_is_killed(flink: RealFlink) -> None:
     said = (flink.directory / "flink.log").read_text
     wait_until(lambda: is_registered(flink), within_s=START_S, otherwise=said)
     looked(lambda job: job.job.state == "RUNNING" and job.job.counts.completed >= 2)

@@ -108,11 +108,13 @@ def causes(seen: Seen) -> list[Cause]:
         ({"altered": ["friday"]}, [Cause.SAVEPOINT_ALTERED]),
     ],
 )
-def test_what_is_wrong_is_told_by_its_cause(changes: dict[str, Any], expected: list[Cause]) -> None:
+def test_each_problem_of_a_query_is_reported_under_its_cause(
+    changes: dict[str, Any], expected: list[Cause]
+) -> None:
     assert causes(replace(WELL, **changes)) == expected
 
 
-def test_each_cause_has_its_next_step_and_its_command() -> None:
+def test_the_advice_for_each_cause_names_a_command() -> None:
     assert (len(OF_QUERIES), len(OF_FLINK_JOBS), len(OF_WATCHED)) == (6, 6, 13)
     for cause in OF_WATCHED:
         assert "manage.py watch" in ADVICE[cause].cure or "flink run -s" in ADVICE[cause].cure
@@ -247,7 +249,7 @@ def test_a_limit_that_is_not_a_number_above_0_is_refused(limit: str) -> None:
 
 
 @pytest.mark.slow
-def test_on_the_way_back_incidents_get_a_cause_that_the_version_before_can_show(
+def test_a_downgrade_gives_incidents_a_cause_that_the_older_version_knows(
     tmp_path: Path,
 ) -> None:
     environment = {**os.environ, "FTDASH_HOME": str(new_home(tmp_path))}
@@ -275,7 +277,7 @@ def mails_to_all() -> None:
     )
 
 
-def test_the_channels_hear_of_it_once_when_it_opens_and_once_when_it_is_over(
+def test_channels_get_one_message_when_an_incident_opens_and_one_when_it_ends(
     settings: Any,
 ) -> None:
     settings.MAIL_IS_SET = True
@@ -351,9 +353,7 @@ def test_a_silence_of_the_query_holds_its_first_message_back_until_it_ends(
     assert [each.news for each in Delivery.objects.all()] == [News.FIRED]
 
 
-def test_an_incident_that_ends_under_a_silence_sends_none_and_one_that_was_sent_sends_its_end() -> (
-    None
-):
+def test_a_silence_hides_an_ended_incident_but_not_the_end_of_a_reported_one() -> None:
     mails_to_all()
     failed_query()
     now = timezone.now()
@@ -375,7 +375,7 @@ def test_an_incident_that_ends_under_a_silence_sends_none_and_one_that_was_sent_
     assert list(told) == [("query-failed", News.FIRED), ("query-failed", News.CLEARED)]
 
 
-def test_a_silence_of_something_else_holds_no_message_about_the_query_back() -> None:
+def test_a_silence_of_another_subject_does_not_hold_back_the_message() -> None:
     mails_to_all()
     failed_query()
     now = timezone.now()
@@ -392,7 +392,7 @@ def test_a_silence_of_something_else_holds_no_message_about_the_query_back() -> 
     assert [each.news for each in Delivery.objects.all()] == [News.FIRED]
 
 
-def test_a_silence_of_a_query_holds_no_alert_of_a_pipeline_back() -> None:
+def test_a_silence_of_a_query_does_not_hold_back_alerts_of_a_pipeline() -> None:
     mails_to_all()
     failed_query()
     now = timezone.now()
@@ -415,7 +415,7 @@ def test_a_silence_of_a_query_holds_no_alert_of_a_pipeline_back() -> None:
         ({"query": "orders", "flink_cluster": "prod"}, "only one of them"),
     ],
 )
-def test_a_silence_of_what_is_not_watched_is_refused(what: dict[str, str], message: str) -> None:
+def test_a_silence_of_an_unwatched_subject_is_refused(what: dict[str, str], message: str) -> None:
     failed_query()
 
     with pytest.raises(Rejected, match=message):
@@ -471,7 +471,7 @@ def test_programs_read_the_incidents() -> None:
     assert found["next_step"].startswith("Read the exception")
 
 
-def test_a_query_that_is_watched_no_longer_has_no_incident() -> None:
+def test_a_removed_query_has_no_incident() -> None:
     failed_query()
     trouble.judge_watched(timezone.now())
 

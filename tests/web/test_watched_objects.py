@@ -49,7 +49,9 @@ def query(root: str, tmp_path: Path) -> Iterator[Tree]:
     assert contents(checkpoint) == before
 
 
-def test_its_points_are_on_its_page(query: Tree, operator: Client) -> None:
+def test_the_page_of_a_query_shows_its_points_in_the_object_store(
+    query: Tree, operator: Client
+) -> None:
     row = WatchedQuery.objects.get(name="orders")
 
     assert row.directory == query.location
@@ -76,7 +78,7 @@ def test_a_savepoint_and_a_fork_of_it_lie_in_the_store_and_are_whole(
     assert copy.query_id == forked.result["query_id"] != read_tree(query).query_id
 
 
-def test_a_store_that_does_not_answer_is_named_and_what_was_found_stays(
+def test_an_unavailable_store_is_reported_and_earlier_findings_stay(
     query: Tree, objects: ObjectServer, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "LOOK_EVERY", reports.LOOK_EVERY * 0)

@@ -62,7 +62,7 @@ def watch(directory: Path, name: str = "orders", **more: Any) -> WatchedQuery:
     return registration.watch(name=name, seen=seen, requester="ada", reason="to see it")
 
 
-def test_the_page_says_the_state_both_clocks_and_what_the_newest_batch_did(
+def test_the_page_shows_the_state_both_clocks_and_the_newest_batch(
     operator: Client,
 ) -> None:
     reported()
@@ -97,7 +97,7 @@ def test_a_failed_query_shows_its_exception_with_its_class_and_the_next_step(
 
 
 @pytest.mark.parametrize("batches", [1, 6])
-def test_a_failed_query_with_a_whole_checkpoint_continues_behind_its_newest_batch(
+def test_the_page_of_a_failed_query_says_from_which_batch_it_continues(
     operator: Client, root: Path, batches: int
 ) -> None:
     watch(checkpoint_at(root / "orders", QUERY, batches=batches, began=timezone.now()))
@@ -108,7 +108,7 @@ def test_a_failed_query_with_a_whole_checkpoint_continues_behind_its_newest_batc
     assert f"it continues from batch {batches}." in words
 
 
-def test_dropped_events_and_silence_are_said(operator: Client) -> None:
+def test_the_page_shows_dropped_events_and_silence(operator: Client) -> None:
     client = listener()
     long_ago = timezone.now() - timedelta(minutes=9)
     report(client, progress(0, at=long_ago), dropped={QUERY: 12}, listener=LISTENER)
@@ -119,7 +119,7 @@ def test_dropped_events_and_silence_are_said(operator: Client) -> None:
     assert "The query fell silent." in words
 
 
-def test_the_history_goes_on_past_what_spark_keeps(operator: Client) -> None:
+def test_the_history_is_longer_than_what_spark_keeps(operator: Client) -> None:
     reported(count=150)
 
     words = words_in(text_of(operator, f"{PAGE}?page=3"))
@@ -159,7 +159,7 @@ def test_a_directory_alone_gives_batches_points_and_findings(
     assert contents(checkpoint) == before
 
 
-def test_damage_in_a_directory_is_on_the_page_and_on_that_of_the_fleet(
+def test_damage_in_a_directory_is_shown_on_its_page_and_the_fleet_page(
     operator: Client, checkpoint: Path
 ) -> None:
     (checkpoint / "offsets" / "3").unlink()
@@ -211,7 +211,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_a_wrong_directory_gets_one_sentence_where_it_was_given(
+def test_a_wrong_directory_is_refused_with_one_sentence_in_the_form(
     admin: Client, root: Path, case: str
 ) -> None:
     given, sentence = REFUSALS[case]
@@ -226,7 +226,7 @@ def test_a_wrong_directory_gets_one_sentence_where_it_was_given(
     assert not WatchedQuery.objects.exists()
 
 
-def test_half_a_checkpoint_is_watched_and_judged(operator: Client, checkpoint: Path) -> None:
+def test_an_incomplete_checkpoint_is_watched_and_judged(operator: Client, checkpoint: Path) -> None:
     for path in (checkpoint / "commits").iterdir():
         path.unlink()
 
@@ -235,7 +235,7 @@ def test_half_a_checkpoint_is_watched_and_judged(operator: Client, checkpoint: P
     assert "There is no file in commits/" in words_in(text_of(operator, PAGE))
 
 
-def test_the_form_registers_with_reason_and_only_for_an_admin(
+def test_only_an_admin_can_register_a_query_in_the_form_with_a_reason(
     admin: Client, operator: Client, checkpoint: Path
 ) -> None:
     sent = {"name": "orders", "directory": str(checkpoint), "interval_s": "10", "reason": "new"}
@@ -265,7 +265,7 @@ def test_names_that_cannot_be_used_or_are_taken_are_refused(checkpoint: Path) ->
         registration.watch(name="other", seen=Sighting(), requester="ada", reason="x")
 
 
-def test_an_event_log_is_read_on_from_where_it_ended(operator: Client, root: Path) -> None:
+def test_reading_an_event_log_resumes_where_it_ended(operator: Client, root: Path) -> None:
     log = root / "eventlog_v2_local-1"
     log.mkdir()
     part = log / "events_1_local-1.inprogress"

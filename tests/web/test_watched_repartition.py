@@ -90,7 +90,7 @@ def carried_out() -> QueryWork:
     return carrying_out.carry_out(QueryWork.objects.latest("pk").pk)
 
 
-def test_a_repartition_is_judged_carried_out_and_told_on_its_pages(
+def test_a_repartition_is_judged_carried_out_and_shown_on_its_pages(
     admin: Client, made: Written, root: Path
 ) -> None:
     before = contents(made.checkpoint)
@@ -138,7 +138,7 @@ def test_a_refusal_comes_before_spark_is_started(
     assert not (tmp_path / "started").exists()
 
 
-def test_a_number_that_is_none_is_refused_where_it_was_asked(
+def test_an_invalid_number_of_partitions_is_refused_by_form_api_and_service(
     admin: Client, made: Written, root: Path
 ) -> None:
     answer = admin.post(f"{HOME}rewind/", asked_for(root, "0"))
@@ -157,7 +157,7 @@ def test_a_number_that_is_none_is_refused_where_it_was_asked(
     assert not QueryWork.objects.exists()
 
 
-def test_who_may_only_look_repartitions_nothing(
+def test_an_operator_and_a_read_token_cannot_repartition(
     operator: Client, made: Written, root: Path
 ) -> None:
     assert "Repartition" not in words_in(text_of(operator, HOME))
@@ -212,7 +212,7 @@ def test_a_fork_that_was_not_compared_is_removed_when_its_process_is_gone(
     assert not (root / "fork").exists()
 
 
-def test_the_command_and_programs_do_the_same(
+def test_the_command_and_programs_can_repartition_too(
     made: Written, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("watch", "fork", "orders", "--batch", "7", "--target", str(root / "fork"))

@@ -69,7 +69,7 @@ def test_a_report_becomes_a_query_with_its_batches_runs_and_clocks() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_events_that_come_twice_and_in_any_order_leave_the_same_rows(seed: int) -> None:
+def test_repeated_and_reordered_events_leave_the_same_rows(seed: int) -> None:
     rng, client = random.Random(seed), listener()
     shuffled = [*a_story(), *a_story()]
     rng.shuffle(shuffled)
@@ -86,7 +86,7 @@ def test_events_that_come_twice_and_in_any_order_leave_the_same_rows(seed: int) 
     assert reports.standing_of(row) == standing_of(a_story())
 
 
-def test_a_standing_is_the_same_in_whatever_order_its_events_come() -> None:
+def test_a_standing_does_not_depend_on_the_order_of_its_events() -> None:
     rng, expected = random.Random(7), standing_of(a_story())
 
     for _ in range(50):
@@ -112,7 +112,7 @@ def test_the_state_follows_the_newest_run(
     assert standing_of(a_story()[:count]).state(BEGAN + after) is expected
 
 
-def test_one_malformed_event_takes_no_other_one_with_it() -> None:
+def test_a_malformed_event_does_not_reject_the_others() -> None:
     wrong = progress(1)
     wrong["progress"]["batchId"] = "seven"
     ahead = progress(5, at=datetime.now(UTC) + timedelta(days=2))
@@ -137,7 +137,7 @@ def test_dropped_events_are_counted_per_listener_and_never_go_down() -> None:
     assert found.dropped_events == 12
 
 
-def test_a_token_to_listen_reports_and_opens_nothing_else() -> None:
+def test_a_listen_token_reports_and_opens_nothing_else() -> None:
     client = listener()
     report(client, progress(0))
 
@@ -148,7 +148,7 @@ def test_a_token_to_listen_reports_and_opens_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("scope", [each for each in TokenScope if each is not TokenScope.LISTEN])
-def test_no_other_token_reports(scope: TokenScope) -> None:
+def test_other_tokens_may_not_report(scope: TokenScope) -> None:
     answer = report(bearer(scope, "other"), progress(0))
 
     assert answer.status_code == 403
@@ -162,7 +162,7 @@ def test_a_session_does_not_report() -> None:
     assert report(signed_in(admin_user()), progress(0)).status_code == 403
 
 
-def test_a_revoked_token_gets_one_sentence() -> None:
+def test_a_revoked_token_is_refused_with_one_sentence() -> None:
     client = listener()
     accounts.revoke_token(name="job", revoked_by="ada", reason="leaked")
 
@@ -198,7 +198,7 @@ def test_a_removed_query_stays_removed_until_it_is_registered_again() -> None:
     assert [each.name for each in queries.watched()] == ["shop"]
 
 
-def test_a_run_whose_listener_came_later_has_a_start_too() -> None:
+def test_a_run_gets_a_start_even_if_its_listener_joined_later() -> None:
     report(listener(), progress(7), listener=LISTENER)
 
     event = RunEvent.objects.get()

@@ -83,11 +83,11 @@ def test_a_savepoint_of_a_running_query_is_whole_and_outlives_it(made: Written) 
     assert "before the deploy, batch 7" in entry.detail
 
 
-def test_without_a_batch_the_newest_complete_one_is_taken(made: Written) -> None:
+def test_a_savepoint_without_a_batch_takes_the_newest_complete_one(made: Written) -> None:
     assert taken().batch_id == 11
 
 
-def test_what_cannot_be_saved_ends_as_failed_with_one_sentence_and_leaves_nothing(
+def test_a_savepoint_of_an_unknown_batch_fails_and_leaves_nothing(
     made: Written, tmp_path: Path
 ) -> None:
     asked = TakeSavepoint(label="x", batch_id=99)
@@ -100,7 +100,7 @@ def test_what_cannot_be_saved_ends_as_failed_with_one_sentence_and_leaves_nothin
 
 
 @pytest.mark.parametrize("damage", ["a file", "the manifest", "a deleted file"])
-def test_a_verification_names_what_was_altered(made: Written, damage: str) -> None:
+def test_a_verification_reports_altered_and_missing_files(made: Written, damage: str) -> None:
     saved = taken(batch_id=7)
     place = Path(saved.location)
     if damage == "a file":
@@ -202,7 +202,7 @@ def test_a_refused_rewind_is_not_carried_out(made: Written, root: Path) -> None:
     assert not (root / "fork").exists()
 
 
-def test_the_same_boundaries_and_the_rewound_output(made: Written, root: Path) -> None:
+def test_a_fork_can_keep_the_boundaries_and_rewind_the_output(made: Written, root: Path) -> None:
     asked = rewind(
         root,
         boundaries=Boundaries.SAME,
@@ -242,7 +242,9 @@ PLACES = {
 
 
 @pytest.mark.parametrize("case", PLACES)
-def test_a_fork_lands_nowhere_else(made: Written, root: Path, tmp_path: Path, case: str) -> None:
+def test_a_fork_outside_the_allowed_places_is_refused(
+    made: Written, root: Path, tmp_path: Path, case: str
+) -> None:
     place, message = PLACES[case]
     (tmp_path / "elsewhere").mkdir()
     (root / "link").symlink_to(tmp_path / "elsewhere")
@@ -270,7 +272,7 @@ def test_a_place_that_became_a_link_meanwhile_is_refused(
     assert contents(tmp_path / "elsewhere") == {}
 
 
-def test_input_that_is_gone_is_named_where_this_server_may_look(root: Path) -> None:
+def test_missing_input_is_named_if_this_server_may_read_its_directory(root: Path) -> None:
     made = write_query(root / "orders", Traits(has_sums=False))
     registration.watch(
         name="orders",
@@ -296,7 +298,9 @@ def sources_of(root: Path) -> str:
     return next(e["text"] for e in row.result["findings"] if e["check"] == "sources")
 
 
-def test_work_ends_once_and_what_a_dead_process_began_is_removed(made: Written, root: Path) -> None:
+def test_the_work_of_a_dead_process_ends_once_and_its_files_are_removed(
+    made: Written, root: Path
+) -> None:
     key = forks.ask_for_fork("orders", rewind(root), **ADA)
     half = root / "fork/state/0/0/8.delta"
     half.parent.mkdir(parents=True)
@@ -316,7 +320,7 @@ def test_work_ends_once_and_what_a_dead_process_began_is_removed(made: Written, 
         work.Progress(row).step("goes on")
 
 
-def test_a_new_output_of_a_file_sink_gets_its_log_and_goes_when_the_fork_fails(
+def test_a_new_file_output_gets_an_empty_log_and_is_removed_if_the_fork_fails(
     made: Written, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = carried_out(forks.ask_for_fork("orders", rewind(root, output_target=""), **ADA))
@@ -338,7 +342,7 @@ def test_a_new_output_of_a_file_sink_gets_its_log_and_goes_when_the_fork_fails(
     assert {each.read_text() for each in logged} == {"v1"}
 
 
-def test_a_fork_that_is_whole_is_not_removed(made: Written, root: Path) -> None:
+def test_a_complete_fork_stays_even_if_its_process_died(made: Written, root: Path) -> None:
     key = forks.ask_for_fork("orders", rewind(root), **ADA)
     carried_out(key)
     long_ago = timezone.now() - timedelta(minutes=10)
@@ -352,7 +356,7 @@ def test_a_fork_that_is_whole_is_not_removed(made: Written, root: Path) -> None:
     assert (root / "fork/metadata").exists()
 
 
-def test_a_worker_starts_the_process_once_also_if_its_message_was_lost(
+def test_a_worker_starts_the_process_once_even_if_its_message_was_lost(
     made: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
@@ -379,7 +383,7 @@ def test_a_worker_starts_the_process_once_also_if_its_message_was_lost(
     assert QueryWork.objects.get().state == WorkState.RUNNING
 
 
-def test_ended_works_are_kept_up_to_a_number(
+def test_only_the_newest_ended_works_are_kept(
     made: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(work, "KEPT_MAX", 2)
@@ -394,7 +398,7 @@ def test_ended_works_are_kept_up_to_a_number(
     assert labels == ["last", "3", "2"]
 
 
-def test_one_work_of_a_kind_is_under_way(made: Written) -> None:
+def test_only_one_work_of_a_kind_may_be_under_way(made: Written) -> None:
     savepoints.ask_to_take("orders", TakeSavepoint(label="one"), **ADA)
 
     with pytest.raises(Rejected, match="A savepoint of orders is under way already"):
@@ -460,7 +464,7 @@ def test_the_page_and_the_api_say_where_a_pipeline_begins_with_the_lines_to_copy
     assert newest["batch_id"] > 7
 
 
-def test_a_move_from_what_is_not_there_is_refused_in_one_sentence(
+def test_a_move_from_an_unknown_batch_is_refused_in_one_sentence(
     made: Written, operator: Client
 ) -> None:
     refused = bearer(TokenScope.READ).get("/api/watched-queries/orders/move?batch_id=99")
@@ -472,7 +476,9 @@ def test_a_move_from_what_is_not_there_is_refused_in_one_sentence(
     assert operator.get("/watched/orders/move/start.json?origin=batch:99").status_code == 302
 
 
-def test_the_command_says_why_it_fails_and_ends_with_2(made: Written, root: Path) -> None:
+def test_a_failing_command_names_the_reason_and_exits_with_its_status(
+    made: Written, root: Path
+) -> None:
     for words, message, status in (
         (("savepoint", "take", "nothing", "--label", "x"), "no watched query 'nothing'", 2),
         (("savepoint", "take", "orders", "--label", "x", "--batch", "99"), "no batch 99", 2),
@@ -486,7 +492,7 @@ def test_the_command_says_why_it_fails_and_ends_with_2(made: Written, root: Path
         assert refusal.value.returncode == status
 
 
-def test_spark_that_does_not_start_is_one_sentence(made: Written, settings: Any) -> None:
+def test_a_spark_failure_is_reported_in_one_sentence(made: Written, settings: Any) -> None:
     settings.STATE_COMMAND = ["sh", "-c", "echo trace >&2; echo no such operator >&2; exit 1"]
     asked = LookAtState(place=StatePlace(batch_id=7))
 

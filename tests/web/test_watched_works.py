@@ -138,7 +138,7 @@ def test_a_refused_rewind_has_no_button(admin: Client, made: Written, root: Path
     assert not QueryWork.objects.filter(kind=WorkKind.FORK).exists()
 
 
-def test_a_place_that_cannot_be_used_is_said_in_the_form(
+def test_a_forbidden_target_is_reported_in_the_form(
     admin: Client, made: Written, root: Path
 ) -> None:
     answer = admin.post(f"{HOME}rewind/", asked_for(root, target="/etc/fork"))
@@ -147,7 +147,9 @@ def test_a_place_that_cannot_be_used_is_said_in_the_form(
     assert "/etc/fork lies outside the directories that may be watched" in answer.content.decode()
 
 
-def test_the_plan_of_the_new_code_is_compared(admin: Client, made: Written, root: Path) -> None:
+def test_the_verdict_compares_the_plan_of_the_new_code_with_the_checkpoint(
+    admin: Client, made: Written, root: Path
+) -> None:
     plan = {"format": 1, "spark": "4.3.0", "operators": [{"id": 0, "name": "dedupe"}]}
     for content, message in (
         (json.dumps({**plan, "sources": ["file"]}), "and dedupe in the new code"),
@@ -177,7 +179,7 @@ def test_rows_and_differences_of_state_are_shown(admin: Client, made: Written) -
     assert "Only at batch 11 0 rows" in words
 
 
-def test_progress_and_failure_are_on_the_page(admin: Client, made: Written) -> None:
+def test_the_page_shows_progress_and_failure(admin: Client, made: Written) -> None:
     page = admin.post(f"{HOME}take/", {"label": "x", "reason": "y"}).url
     assert "Waits for a worker" in words_in(text_of(admin, page))
 
@@ -199,7 +201,7 @@ def posts(key: int, root: Path) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def test_an_operator_looks_and_starts_nothing(
+def test_an_operator_sees_the_pages_but_starts_nothing(
     operator: Client, admin: Client, made: Written, root: Path
 ) -> None:
     saved = taken(admin)
@@ -215,7 +217,7 @@ def test_an_operator_looks_and_starts_nothing(
     assert "Rewind" not in words_in(text_of(operator, HOME))
 
 
-def test_programs_do_the_same(made: Written, root: Path) -> None:
+def test_programs_take_verify_fork_and_delete_savepoints(made: Written, root: Path) -> None:
     client = bearer(TokenScope.ACT)
 
     def ask(address: str, **given: Any) -> dict[str, Any]:

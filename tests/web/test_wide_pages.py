@@ -54,7 +54,9 @@ def tell(parallelism: int) -> None:
         pass
 
 
-def test_pages_and_refreshes_of_a_wide_pipeline_keep_to_their_budget(operator: Client) -> None:
+def test_pages_and_refreshes_of_a_wide_pipeline_stay_within_their_size_budget(
+    operator: Client,
+) -> None:
     tell(PARALLELISM)
     sizes = {
         page + part: len(sent(operator, f"/pipelines/{WIDE}/{page}{part}"))
@@ -80,7 +82,7 @@ NARROWER = 24
 """Still wide enough that subtasks need several pages."""
 
 
-def test_the_slowest_come_first_and_every_subtask_is_on_a_page_and_in_the_file(
+def test_the_slowest_subtasks_come_first_and_all_are_paged_and_in_the_file(
     operator: Client,
 ) -> None:
     tell(NARROWER)
@@ -145,7 +147,7 @@ def test_the_map_stays_readable_at_a_thousand_subtasks_per_operator() -> None:
     assert "from 0 ms to 999 ms, most in totals[999]" in heat_sentence(bands, MEASURES[0], "now")
 
 
-def test_who_has_not_acknowledged_is_a_gap_in_the_map() -> None:
+def test_a_subtask_without_a_value_is_a_gap_in_the_map() -> None:
     measure = Measure("Busy", "%")
     drawn = heat_map({"a": [0.5, None], "b": [0.25]}, measure)
 
@@ -155,7 +157,7 @@ def test_who_has_not_acknowledged_is_a_gap_in_the_map() -> None:
     assert heat_sentence({"a": [None]}, measure, "now") == "Busy: no subtask has reported it now."
 
 
-def test_of_many_channels_those_are_drawn_that_say_what_a_subtask_waited_for() -> None:
+def test_the_channels_drawn_include_the_last_and_the_longest_blocked_one() -> None:
     timeline = detail(NARROWER).timeline
     totals = timeline.subtasks[-1]
     drawn = channels_to_draw(totals)
@@ -168,7 +170,7 @@ def test_of_many_channels_those_are_drawn_that_say_what_a_subtask_waited_for() -
     assert alignment(timeline) is not None
 
 
-def test_the_fullest_channels_are_those_of_all_subtasks() -> None:
+def test_the_fullest_channels_are_chosen_across_all_subtasks() -> None:
     timeline = detail(NARROWER).timeline
     every = [(s, c) for s in timeline.subtasks for c in s.channels if c.blocked_ms > 0]
     expected = sorted((c.buffered_records for _, c in every), reverse=True)
@@ -177,7 +179,7 @@ def test_the_fullest_channels_are_those_of_all_subtasks() -> None:
     assert len(held_channels(timeline)) == CHANNELS_LISTED < len(every)
 
 
-def test_sums_over_channels_are_those_of_the_channels_that_are_read() -> None:
+def test_the_stored_figures_of_channels_equal_the_parsed_channels() -> None:
     tell(2)
     stored = [StoredChannels(_as_text(row)) for row in SubtaskPhase.objects.all()]
 
@@ -192,7 +194,7 @@ def _as_text(row: SubtaskPhase) -> str:
     return msgspec.json.encode(row.channels).decode()
 
 
-def test_memory_of_many_slots_is_three_lines_and_of_few_a_line_each() -> None:
+def test_memory_draws_one_line_per_slot_or_three_lines_for_many_slots() -> None:
     tell(NARROWER)
     wide = samples(f"{WIDE}-1")
     few = [replace(each, resident_bytes={0: 10**6, 1: 2 * 10**6}) for each in wide]
@@ -210,7 +212,7 @@ def named(points: list[SamplePoint]) -> list[str]:
     return [trace["name"] for trace in drawn["data"]]  # type: ignore[attr-defined]
 
 
-def test_the_heat_of_an_operator_is_the_busiest_of_neighbours() -> None:
+def test_a_heat_cell_shows_the_busiest_of_neighbouring_subtasks() -> None:
     quiet, one_busy = [0.1] * 1_000, [0.1] * 999 + [0.95]
 
     assert [(c.width, c.level) for c in heat_cells(quiet, 200)] == [(200.0, 0)]
@@ -220,7 +222,9 @@ def test_the_heat_of_an_operator_is_the_busiest_of_neighbours() -> None:
     assert heat_cells([], 200) == []
 
 
-def test_the_pipelines_page_lists_the_busiest_and_maps_the_chosen_load(operator: Client) -> None:
+def test_the_pipeline_page_lists_the_busiest_subtasks_and_maps_the_chosen_load(
+    operator: Client,
+) -> None:
     tell(NARROWER)
     page = text_of(operator, f"/pipelines/{WIDE}/?figure=state&rows=1")
     table = page[page.index('id="region-operators"') :]

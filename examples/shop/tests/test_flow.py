@@ -39,7 +39,7 @@ def test_every_order_counts_once_at_the_rate_of_its_time(parameters: dict[str, s
     assert found == {key: (len(cents), sum(cents)) for key, cents in in_euros(ORDERS).items()}
 
 
-def test_an_order_that_is_too_late_goes_to_a_side_output(parameters: dict[str, str]) -> None:
+def test_a_late_order_goes_to_a_side_output(parameters: dict[str, str]) -> None:
     harness = OperatorHarness(shop.build(parameters), "products")
     harness.push([order(1)])
     harness.watermark(BEGIN + timedelta(minutes=1))
@@ -49,7 +49,7 @@ def test_an_order_that_is_too_late_goes_to_a_side_output(parameters: dict[str, s
     assert harness.side_output("late") == [order(2)]
 
 
-def test_the_rows_are_in_postgresql_and_in_files(
+def test_a_run_writes_its_rows_to_postgresql_and_to_files(
     parameters: dict[str, str],
     ftdash_redis: str,
     ftdash_postgres: str,

@@ -33,7 +33,7 @@ def test_an_alarm_is_raised_at_the_end_of_the_minute(pipeline: Pipeline) -> None
     assert harness.state("minutes.keys") == harness.state("timers.event") == []
 
 
-def test_a_minute_goes_on_after_a_restore_at_another_parallelism(pipeline: Pipeline) -> None:
+def test_a_minute_continues_after_a_restore_at_another_parallelism(pipeline: Pipeline) -> None:
     before = OperatorHarness(pipeline, "fraud")
     before.push([spending(60, 1)])
     harness = OperatorHarness(pipeline, "fraud", restore=before.snapshot(), parallelism=3)

@@ -15,7 +15,7 @@ History = list[tuple[float, Reading]]  # (time in s, reading), oldest first
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_it_fires_and_clears_when_the_history_says_so_and_at_no_other_time(seed: int) -> None:
+def test_an_alert_fires_and_clears_exactly_when_the_history_requires_it(seed: int) -> None:
     rng = random.Random(seed)
     band = random_band(rng)
     history = random_history(rng, band)
@@ -37,13 +37,13 @@ def test_within_the_band_nothing_happens(seed: int) -> None:
     assert Effect.CLEARED not in quiet_after_firing
 
 
-def test_what_flickers_around_a_threshold_alerts_nobody() -> None:
+def test_a_value_that_flickers_around_a_threshold_never_fires() -> None:
     history = [(5.0 * n, HIGH if n % 2 else BETWEEN) for n in range(100)]
 
     assert set(run(BAND, history)) == {Effect.NONE}
 
 
-def test_it_fires_when_the_value_has_held_for_long_enough() -> None:
+def test_an_alert_fires_when_the_value_has_stayed_high_for_long_enough() -> None:
     assert run(BAND, [(0, HIGH), (5, HIGH), (9.9, HIGH), (10, HIGH), (15, HIGH)]) == [
         Effect.NONE,
         Effect.NONE,
@@ -53,7 +53,7 @@ def test_it_fires_when_the_value_has_held_for_long_enough() -> None:
     ]
 
 
-def test_it_clears_when_the_value_has_stayed_low_for_long_enough() -> None:
+def test_an_alert_clears_when_the_value_has_stayed_low_for_long_enough() -> None:
     firing = Standing(Phase.FIRING, 0.0)
 
     assert run(BAND, [(5, LOW), (15, LOW), (24.9, LOW), (25, LOW)], firing) == [
@@ -64,13 +64,13 @@ def test_it_clears_when_the_value_has_stayed_low_for_long_enough() -> None:
     ]
 
 
-def test_with_no_time_to_hold_one_reading_decides() -> None:
+def test_without_a_hold_time_one_reading_decides() -> None:
     band = Band(fire_above=2.0, fire_after_s=0.0, clear_below=1.0, clear_after_s=0.0)
 
     assert run(band, [(0, 3.0), (1, 0.0)]) == [Effect.FIRED, Effect.CLEARED]
 
 
-def test_a_count_clears_at_zero_where_nothing_is_lower() -> None:
+def test_a_count_with_a_threshold_of_zero_clears_at_zero() -> None:
     band = Band(fire_above=0.0, fire_after_s=0.0, clear_below=0.0, clear_after_s=0.0)
 
     assert run(band, [(0, 1.0), (1, 0.0), (2, 0.0)]) == [
@@ -80,7 +80,7 @@ def test_a_count_clears_at_zero_where_nothing_is_lower() -> None:
     ]
 
 
-def test_what_is_not_known_is_evidence_for_nothing() -> None:
+def test_an_unknown_reading_is_evidence_for_nothing() -> None:
     unknown = Absent.UNKNOWN
 
     assert Effect.FIRED not in run(BAND, [(0, HIGH), (8, unknown), (12, HIGH), (20, HIGH)])
@@ -89,7 +89,7 @@ def test_what_is_not_known_is_evidence_for_nothing() -> None:
     assert Effect.CLEARED not in run(BAND, [(0, LOW), (18, unknown), (21, LOW)], firing)
 
 
-def test_what_is_over_clears_at_once_and_fires_never() -> None:
+def test_an_alert_about_an_ended_subject_clears_at_once_and_never_fires() -> None:
     over = Absent.OVER
 
     assert run(BAND, [(0, over)], Standing(Phase.FIRING, 0.0)) == [Effect.CLEARED]
@@ -97,7 +97,7 @@ def test_what_is_over_clears_at_once_and_fires_never() -> None:
     assert run(BAND, [(0, HIGH), (8, over), (12, HIGH)]) == [Effect.NONE] * 3
 
 
-def test_a_clock_that_is_set_back_counts_no_time_that_has_not_passed() -> None:
+def test_setting_the_clock_back_does_not_count_as_elapsed_time() -> None:
     standing, effect = judge(BAND, Standing(Phase.RISING, 1_000.0), HIGH, 500.0)
 
     assert (standing, effect) == (Standing(Phase.RISING, 500.0), Effect.NONE)

@@ -42,7 +42,7 @@ def test_untouched_output_is_proven_up_to_the_newest_committed_checkpoint(run: A
     assert run.sink_report().covers is Covers.DIGESTED
 
 
-def test_what_is_under_way_is_not_judged(run: AuditedRun) -> None:
+def test_output_of_an_uncommitted_checkpoint_is_not_judged(run: AuditedRun) -> None:
     run.write(1, 2, 3)
     run.checkpoint(4, commits=False)
 
@@ -91,7 +91,7 @@ def rows_of_another_checkpoint(target: Path) -> None:
         (rows_of_another_checkpoint, 0),
     ],
 )
-def test_the_first_difference_is_told_with_its_checkpoint_and_file(
+def test_the_first_difference_is_reported_with_its_checkpoint_and_file(
     run: AuditedRun, target: Path, damage: Callable[[Path], None], subtask: int
 ) -> None:
     name = part(target, 2, subtask).name
@@ -106,7 +106,7 @@ def test_the_first_difference_is_told_with_its_checkpoint_and_file(
     assert not run.audit().is_as_recorded
 
 
-def test_a_file_that_is_gone_is_missing_even_if_another_one_holds_its_rows(
+def test_a_deleted_file_is_missing_even_if_another_file_holds_its_rows(
     run: AuditedRun, target: Path
 ) -> None:
     gone, other = part(target, 2, 0), part(target, 2, 1)
@@ -129,7 +129,7 @@ def test_a_changed_value_is_shown_by_the_digests(run: AuditedRun, target: Path) 
     assert difference.found_digest != difference.expected_digest
 
 
-def test_a_file_that_is_there_twice_is_found(run: AuditedRun, target: Path) -> None:
+def test_a_duplicated_file_is_found(run: AuditedRun, target: Path) -> None:
     file_twice(target)
 
     difference = run.sink_report().difference
@@ -143,7 +143,7 @@ def test_a_file_that_is_there_twice_is_found(run: AuditedRun, target: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["part-run-1-00000002-0-0 (copy).parquet", "other.parquet"])
-def test_whatever_a_reader_would_take_for_output_is_found(
+def test_an_extra_file_that_a_reader_takes_for_output_is_found(
     run: AuditedRun, target: Path, name: str
 ) -> None:
     shutil.copy(part(target, 2, 0), target / name)
@@ -155,7 +155,7 @@ def test_whatever_a_reader_would_take_for_output_is_found(
     assert report.proven_checkpoint_id is None
 
 
-def test_output_of_a_checkpoint_that_gave_none_is_found(run: AuditedRun, target: Path) -> None:
+def test_extra_output_of_an_empty_checkpoint_is_found(run: AuditedRun, target: Path) -> None:
     run.checkpoint(4)
     shutil.copy(part(target, 2, 0), target / "part-run-1-00000004-0-0.parquet")
 
@@ -166,7 +166,7 @@ def test_output_of_a_checkpoint_that_gave_none_is_found(run: AuditedRun, target:
     assert run.proven() == ("run-1", 3, 18)
 
 
-def test_rows_may_change_places_within_a_checkpoint_and_not_between_two(
+def test_rows_may_move_within_a_checkpoint_but_not_between_two(
     run: AuditedRun, target: Path
 ) -> None:
     swap_rows(part(target, 2, 0), part(target, 2, 1))
@@ -177,7 +177,7 @@ def test_rows_may_change_places_within_a_checkpoint_and_not_between_two(
     assert run.proven() == ("run-1", 1, 6)
 
 
-def test_a_ledger_without_digests_is_counted(tmp_path: Path, target: Path) -> None:
+def test_output_is_only_counted_if_the_ledger_has_no_digests(tmp_path: Path, target: Path) -> None:
     run = AuditedRun(tmp_path, "run-1", ExactlyOnceFiles(target, pipeline="p"), RowCount)
     run.begin()
     run.write(1, 2, 3)
@@ -189,7 +189,7 @@ def test_a_ledger_without_digests_is_counted(tmp_path: Path, target: Path) -> No
     assert not run.audit().is_as_recorded
 
 
-def test_an_aborted_checkpoint_s_output_is_that_of_the_next_one(run: AuditedRun) -> None:
+def test_output_of_an_aborted_checkpoint_belongs_to_the_next_one(run: AuditedRun) -> None:
     run.write(1, 2, 3)
     run.checkpoint(4, completes=False)
     run.write(4, 5)
@@ -214,7 +214,7 @@ def test_output_is_proven_after_a_death_between_completion_and_commit(
     assert run.proven() == ("run-1", 6, 25)
 
 
-def test_what_a_point_had_prepared_is_pending_until_an_attempt_runs(run: AuditedRun) -> None:
+def test_output_prepared_for_a_point_is_pending_until_an_attempt_runs(run: AuditedRun) -> None:
     run.write(1, 2, 3)
     run.checkpoint(4, commits=False)
 
@@ -224,7 +224,7 @@ def test_what_a_point_had_prepared_is_pending_until_an_attempt_runs(run: Audited
     assert (report.committed_checkpoint_id, report.pending_checkpoint_id) == (3, 4)
 
 
-def test_a_recovery_from_an_older_point_makes_the_ledger_behind_it_void(run: AuditedRun) -> None:
+def test_a_recovery_from_an_older_point_voids_the_ledger_after_it(run: AuditedRun) -> None:
     run.begin((run, 1))
     before = run.proven()
     run.write(50, 51)
@@ -234,7 +234,7 @@ def test_a_recovery_from_an_older_point_makes_the_ledger_behind_it_void(run: Aud
     assert run.proven() == ("run-1", 4, 8)
 
 
-def test_a_restored_run_is_proven_with_what_it_descends_from(
+def test_a_restored_run_is_proven_together_with_its_ancestor(
     run: AuditedRun, tmp_path: Path
 ) -> None:
     restored = AuditedRun(tmp_path, "run-2", run.sink)
@@ -247,7 +247,9 @@ def test_a_restored_run_is_proven_with_what_it_descends_from(
     assert restored.proven() == ("run-2", 3, 14)
 
 
-def test_an_earlier_run_s_later_recoveries_do_not_matter(run: AuditedRun, tmp_path: Path) -> None:
+def test_later_recoveries_of_the_ancestor_of_a_run_do_not_matter(
+    run: AuditedRun, tmp_path: Path
+) -> None:
     restored = AuditedRun(tmp_path, "run-2", run.sink)
     restored.begin((run, 3))
 
@@ -256,7 +258,7 @@ def test_an_earlier_run_s_later_recoveries_do_not_matter(run: AuditedRun, tmp_pa
     assert restored.proven() == ("run-1", 3, 18)
 
 
-def test_a_lost_ledger_is_said(run: AuditedRun, tmp_path: Path) -> None:
+def test_a_lost_ledger_is_reported(run: AuditedRun, tmp_path: Path) -> None:
     restored = AuditedRun(tmp_path, "run-2", run.sink)
     restored.begin((run, 2))
     run.forget_ledger()

@@ -34,7 +34,7 @@ def test_only_a_finished_run_has_committed_everything(
     assert run.audit().committed_checkpoint_id == committed_id
 
 
-def test_a_new_run_s_starting_point_is_pending_until_it_runs(
+def test_the_starting_point_of_a_new_run_is_pending_until_it_runs(
     run: AuditedRun, tmp_path: Path
 ) -> None:
     restored = AuditedRun(tmp_path, "run-2", run.sink)
@@ -46,7 +46,7 @@ def test_a_new_run_s_starting_point_is_pending_until_it_runs(
     assert report.is_as_recorded
 
 
-def test_what_was_given_before_there_was_a_ledger_is_not_judged(run: AuditedRun) -> None:
+def test_output_from_before_the_ledger_is_not_judged(run: AuditedRun) -> None:
     run.forget_ledger()
     run.begin((run, 2))
     run.write(20, 21)
@@ -58,7 +58,7 @@ def test_what_was_given_before_there_was_a_ledger_is_not_judged(run: AuditedRun)
 
 @pytest.mark.parametrize("commits_at_once", [True, False])
 @pytest.mark.parametrize("checkpoints", range(7, 11))
-def test_what_was_entered_in_a_deleted_part_of_the_journal_is_not_judged_and_the_rest_is(
+def test_only_output_in_deleted_parts_of_the_journal_is_not_judged(
     tmp_path: Path, checkpoints: int, commits_at_once: bool
 ) -> None:
     """The newest segment may begin with any entry, and an attempt fails in between.
@@ -79,7 +79,7 @@ def test_what_was_entered_in_a_deleted_part_of_the_journal_is_not_judged_and_the
     assert report.is_as_recorded
 
 
-def test_a_recovery_is_all_that_a_journal_may_begin_with(tmp_path: Path) -> None:
+def test_a_journal_may_begin_with_a_recovery_alone(tmp_path: Path) -> None:
     """The run is older than its ledger."""
     run = long_run(tmp_path, 4)
     run.forget_ledger()
@@ -93,7 +93,7 @@ def test_a_recovery_is_all_that_a_journal_may_begin_with(tmp_path: Path) -> None
     assert run.proven() == ("run-1", 5, 2)
 
 
-def test_a_run_that_has_run_is_known_to_have_whatever_became_of_it(
+def test_the_start_of_a_run_that_ran_is_committed_even_if_its_journal_is_cut(
     run: AuditedRun, tmp_path: Path
 ) -> None:
     """Once an attempt runs, the output that its starting point had prepared is committed."""
@@ -106,7 +106,7 @@ def test_a_run_that_has_run_is_known_to_have_whatever_became_of_it(
     assert restored.audit().committed_checkpoint_id == 2
 
 
-def test_a_file_that_is_gone_is_found_behind_a_deleted_part_of_the_journal(tmp_path: Path) -> None:
+def test_a_missing_file_is_found_after_a_deleted_part_of_the_journal(tmp_path: Path) -> None:
     run = long_run(tmp_path, 8)
     run.delete_old_segments()
     newest = max((tmp_path / "target").glob("part-run-1-*"))
@@ -119,7 +119,7 @@ def test_a_file_that_is_gone_is_found_behind_a_deleted_part_of_the_journal(tmp_p
 
 
 @pytest.mark.parametrize("restored", [2, 8])
-def test_a_run_whose_ancestor_has_lost_a_part_of_its_journal_knows_up_to_where(
+def test_a_run_reports_up_to_where_the_journal_of_its_ancestor_is_lost(
     tmp_path: Path, restored: int
 ) -> None:
     """The run is restored from a point in the deleted part, or from the newest point."""
@@ -138,7 +138,7 @@ def test_a_run_whose_ancestor_has_lost_a_part_of_its_journal_knows_up_to_where(
     assert report.is_as_recorded
 
 
-def test_a_starting_point_whose_driver_died_before_it_made_an_entry_is_entered_by_the_next_run(
+def test_the_next_run_enters_a_starting_point_that_a_dead_driver_did_not(
     run: AuditedRun, tmp_path: Path
 ) -> None:
     run.write(20, 21)

@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> AuditedRun:
     return run
 
 
-def test_what_goes_on_where_it_was_left_is_proven(run: AuditedRun) -> None:
+def test_a_split_that_continues_where_it_was_left_is_proven(run: AuditedRun) -> None:
     report = source_report(run)
 
     assert (report.proven_checkpoint_id, report.records) == (3, 30)
@@ -43,7 +43,7 @@ def test_what_goes_on_where_it_was_left_is_proven(run: AuditedRun) -> None:
         (None, "Split 0 was read again from its beginning, read up to offset 30."),
     ],
 )
-def test_a_gap_and_an_overlap_are_told_with_checkpoint_and_split(
+def test_a_gap_and_an_overlap_are_reported_with_checkpoint_and_split(
     run: AuditedRun, first: int | None, sentence: str
 ) -> None:
     tell(run, 4, SplitRange(split="0", first=first, end=40))
@@ -57,7 +57,7 @@ def test_a_gap_and_an_overlap_are_told_with_checkpoint_and_split(
 
 
 @pytest.mark.parametrize("first", [35, 36])
-def test_only_the_very_gap_that_was_accepted_is_no_difference(run: AuditedRun, first: int) -> None:
+def test_only_the_exact_gap_that_was_accepted_is_no_difference(run: AuditedRun, first: int) -> None:
     """The run begins again after a gap of five records."""
     gap = Gap(source=operator_of().uid, split="0", first=30, last=34, records=5)
     run.tell(LedgerBegun(lineage=[(run.run_id, CheckpointId(3))], start=None, gaps=[gap]))
@@ -70,7 +70,7 @@ def test_only_the_very_gap_that_was_accepted_is_no_difference(run: AuditedRun, f
     assert f"  lost, as a person accepted: {gap.lost}" in sentences(run.audit())
 
 
-def test_a_split_that_was_read_whole_is_not_read_again(run: AuditedRun) -> None:
+def test_rereading_a_split_that_was_read_whole_is_a_difference(run: AuditedRun) -> None:
     tell(run, 4, SplitRange(split="0", first=30, end=None))
     tell(run, 5, SplitRange(split="0", first=30, end=40), records_read=50)
 
@@ -80,7 +80,7 @@ def test_a_split_that_was_read_whole_is_not_read_again(run: AuditedRun) -> None:
     assert difference.what == "Split 0 was read again from offset 30, read up to its end."
 
 
-def test_sources_and_run_count_the_same(run: AuditedRun) -> None:
+def test_the_run_and_its_sources_must_count_the_same_records(run: AuditedRun) -> None:
     tell(run, 4, SplitRange(split="0", first=30, end=40), records_read=41)
 
     difference = source_report(run).difference
@@ -89,7 +89,7 @@ def test_sources_and_run_count_the_same(run: AuditedRun) -> None:
     assert "read 10 records, and the run that it read 11." in difference.what
 
 
-def test_what_a_failure_made_void_is_no_overlap(run: AuditedRun) -> None:
+def test_rereading_records_that_a_failure_voided_is_no_overlap(run: AuditedRun) -> None:
     run.begin((run, 2))
     read(run, 4, 25)
 
@@ -98,7 +98,9 @@ def test_what_a_failure_made_void_is_no_overlap(run: AuditedRun) -> None:
     assert (report.proven_checkpoint_id, report.records, report.difference) == (4, 25, None)
 
 
-def test_a_restored_run_goes_on_where_its_point_was(run: AuditedRun, tmp_path: Path) -> None:
+def test_a_restored_run_is_proven_to_read_on_from_its_point(
+    run: AuditedRun, tmp_path: Path
+) -> None:
     restored = new_run(tmp_path, "run-2")
     restored.begin((run, 2))
     read(restored, 3, 26)
@@ -108,7 +110,7 @@ def test_a_restored_run_goes_on_where_its_point_was(run: AuditedRun, tmp_path: P
     assert (report.proven_run_id, report.proven_checkpoint_id, report.records) == ("run-2", 3, 26)
 
 
-def test_across_a_point_that_nobody_entered_nothing_is_compared_and_that_is_said(
+def test_across_an_unrecorded_point_nothing_is_compared_and_the_audit_says_so(
     run: AuditedRun,
 ) -> None:
     read(run, 4, 40, is_told=False)

@@ -44,13 +44,13 @@ def run(sink: ExactlyOnceKafka, tmp_path: Path) -> AuditedRun:
     return run
 
 
-def test_what_was_committed_is_proven_with_its_digest(run: AuditedRun) -> None:
+def test_committed_records_are_proven_with_their_digest(run: AuditedRun) -> None:
     assert run.proven() == ("run-1", 3, 12)
     assert run.sink_report().covers is Covers.DIGESTED
     assert run.audit().is_as_recorded
 
 
-def test_a_transaction_that_never_ended_is_told_with_its_range(
+def test_a_transaction_that_never_ended_is_reported_with_its_range(
     run: AuditedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipelines.audit.kafka_output.SETTLING_S", 0.2)
@@ -65,7 +65,7 @@ def test_a_transaction_that_never_ended_is_told_with_its_range(
     assert run.proven() == ("run-1", 3, 12)
 
 
-def test_a_record_that_was_added_by_hand_is_told_with_its_offset(
+def test_a_record_added_by_hand_is_reported_with_its_offset(
     run: AuditedRun, sink: ExactlyOnceKafka, kafka_server: KafkaBroker
 ) -> None:
     producer = kafka_server.producer()
@@ -81,7 +81,7 @@ def test_a_record_that_was_added_by_hand_is_told_with_its_offset(
     assert not run.audit().is_as_recorded
 
 
-def test_what_a_run_commits_while_it_is_audited_is_given_by_a_checkpoint(run: AuditedRun) -> None:
+def test_records_committed_during_the_audit_belong_to_a_checkpoint(run: AuditedRun) -> None:
     before = run.history()
     run.write(*PREPARED)
     run.checkpoint(5)
@@ -92,9 +92,7 @@ def test_what_a_run_commits_while_it_is_audited_is_given_by_a_checkpoint(run: Au
     assert report.committed_checkpoint_id == 3
 
 
-def test_records_of_a_run_that_was_left_behind_are_no_output_of_this_one(
-    run: AuditedRun, tmp_path: Path
-) -> None:
+def test_records_of_an_abandoned_run_are_reported_as_extra(run: AuditedRun, tmp_path: Path) -> None:
     """The log cannot be rewound: a reader finds them twice."""
     restored = AuditedRun(tmp_path, "run-2", run.sink)
     restored.begin((run, 2))
@@ -108,7 +106,7 @@ def test_records_of_a_run_that_was_left_behind_are_no_output_of_this_one(
     assert "has 4 records that no checkpoint gave it" in difference.what
 
 
-def test_a_restored_run_is_proven_with_what_was_prepared_for_its_point(
+def test_a_restored_run_is_proven_with_the_output_prepared_for_its_point(
     run: AuditedRun, tmp_path: Path
 ) -> None:
     restored = AuditedRun(tmp_path, "run-2", run.sink)
@@ -121,7 +119,7 @@ def test_a_restored_run_is_proven_with_what_was_prepared_for_its_point(
     assert restored.audit().is_as_recorded
 
 
-def test_what_retention_has_deleted_is_not_judged_and_that_is_said(
+def test_records_deleted_by_retention_are_reported_as_not_judged(
     run: AuditedRun, sink: ExactlyOnceKafka, kafka_server: KafkaBroker
 ) -> None:
     for partition in range(PARTITIONS):
@@ -134,7 +132,7 @@ def test_what_retention_has_deleted_is_not_judged_and_that_is_said(
     assert run.audit().is_as_recorded
 
 
-def test_other_programs_records_from_before_are_none_of_its_business(
+def test_earlier_records_of_other_programs_are_ignored(
     sink: ExactlyOnceKafka, kafka_server: KafkaBroker, tmp_path: Path
 ) -> None:
     kafka_server.produce(sink.topic, [b"theirs", b"theirs"])
@@ -147,7 +145,7 @@ def test_other_programs_records_from_before_are_none_of_its_business(
     assert run.audit().is_as_recorded
 
 
-def test_a_topic_that_is_not_there_is_said(kafka_server: KafkaBroker) -> None:
+def test_a_missing_topic_is_reported(kafka_server: KafkaBroker) -> None:
     sink = ExactlyOnceKafka(KafkaAddress(kafka_server.bootstrap_servers), "none", pipeline="p")
 
     with pytest.raises(Rejected, match=r"The topic none of Kafka at .* cannot be read"):

@@ -34,7 +34,7 @@ def run(sink: WriteAheadKafka, tmp_path: Path) -> AuditedRun:
     return run
 
 
-def test_what_was_published_is_proven_and_one_record_more_is_told(
+def test_published_records_are_proven_and_an_extra_one_is_reported(
     run: AuditedRun, sink: WriteAheadKafka, kafka_server: KafkaBroker
 ) -> None:
     untouched, covers = run.proven(), run.sink_report().covers
@@ -50,7 +50,7 @@ def test_what_was_published_is_proven_and_one_record_more_is_told(
     assert run.proven() == ("run-1", 2, 8)
 
 
-def test_a_segment_that_nobody_published_is_missed(run: AuditedRun) -> None:
+def test_an_unpublished_segment_is_missed(run: AuditedRun) -> None:
     run.say_committed(3)
 
     difference = run.sink_report().difference
@@ -60,7 +60,7 @@ def test_a_segment_that_nobody_published_is_missed(run: AuditedRun) -> None:
     assert run.proven() == ("run-1", 2, 8)
 
 
-def test_what_is_published_while_it_is_audited_is_given_by_a_checkpoint(run: AuditedRun) -> None:
+def test_records_published_during_the_audit_belong_to_a_checkpoint(run: AuditedRun) -> None:
     before = run.history()
     run.begin((run, 3))
 
@@ -69,7 +69,7 @@ def test_what_is_published_while_it_is_audited_is_given_by_a_checkpoint(run: Aud
     assert (report.is_as_recorded, report.committed_checkpoint_id) == (True, 2)
 
 
-def test_what_was_published_for_a_checkpoint_that_was_left_behind_is_told(run: AuditedRun) -> None:
+def test_records_published_for_an_abandoned_checkpoint_are_reported(run: AuditedRun) -> None:
     run.begin((run, 1))
 
     difference = run.sink_report().difference
@@ -91,7 +91,7 @@ def test_a_restored_run_publishes_what_its_point_had_logged(
     assert restored.audit().is_as_recorded
 
 
-def test_a_log_that_has_lost_its_beginning_is_not_judged_and_that_is_said(
+def test_a_log_without_its_beginning_is_reported_as_not_judged(
     run: AuditedRun, sink: WriteAheadKafka, kafka_server: KafkaBroker
 ) -> None:
     kafka_server.delete_before(sink.topic, 1)

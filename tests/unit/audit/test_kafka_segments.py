@@ -8,7 +8,7 @@ from pipelines.audit.report import Covers, Rows
 ONE, OTHER = 7, 8
 
 
-def test_segments_are_taken_in_their_order_however_they_were_dealt() -> None:
+def test_segments_are_taken_in_order_from_any_partitions() -> None:
     segments = PublishedSegments(
         {ONE: [on(0, 1, 5), on(0, 2, 6), on(1, 1, 7), on(1, 3, 8)], OTHER: [on(0, 1, 9)]}
     )
@@ -19,13 +19,13 @@ def test_segments_are_taken_in_their_order_however_they_were_dealt() -> None:
     assert segments.left(ONE) == [on(1, 3, 8)]
 
 
-def test_clocks_that_disagree_are_overruled_by_what_adds_up() -> None:
+def test_matching_digests_overrule_clocks_that_disagree() -> None:
     segments = PublishedSegments({ONE: [on(0, 9, 5), on(1, 1, 6)]})
 
     assert segments.take(ONE, Rows(1, 5)) is Covers.DIGESTED
 
 
-def test_on_many_partitions_the_earliest_written_comes_first() -> None:
+def test_on_many_partitions_the_earliest_transaction_comes_first() -> None:
     many = SUBSETS_MAX + 1
     segments = PublishedSegments({ONE: [on(partition, -partition, 5) for partition in range(many)]})
 
@@ -35,7 +35,7 @@ def test_on_many_partitions_the_earliest_written_comes_first() -> None:
 
 
 @pytest.mark.parametrize("expected", [Rows(1, 99), Rows(3, 11)], ids=["other rows", "a row more"])
-def test_what_does_not_add_up_stays_and_is_told(expected: Rows) -> None:
+def test_transactions_that_match_no_segment_stay_and_are_reported(expected: Rows) -> None:
     segments = PublishedSegments({ONE: [on(0, 1, 5), on(1, 1, 6)]})
 
     assert segments.take(ONE, expected) == Rows(2, 11)
@@ -43,7 +43,7 @@ def test_what_does_not_add_up_stays_and_is_told(expected: Rows) -> None:
 
 
 @pytest.mark.parametrize(("there", "given"), [(None, 5), (5, None)])
-def test_what_cannot_be_digested_is_counted(there: int | None, given: int | None) -> None:
+def test_a_segment_that_cannot_be_digested_is_counted(there: int | None, given: int | None) -> None:
     segments = PublishedSegments({ONE: [on(0, 1, there)]})
 
     assert segments.take(ONE, Rows(1, given)) is Covers.COUNTED

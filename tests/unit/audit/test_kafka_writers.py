@@ -14,7 +14,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 ONE, OTHER = 7, 8
 
 
-def test_what_lies_in_one_another_is_told_apart_by_producer() -> None:
+def test_interleaved_transactions_are_distinguished_by_producer() -> None:
     writers = KafkaWriters(RecordRows(SCHEMA, None, None))
     for batch in (
         batch_of(ONE, {0: 1}),
@@ -35,7 +35,7 @@ def test_what_lies_in_one_another_is_told_apart_by_producer() -> None:
     ]
 
 
-def test_what_was_aborted_or_is_open_counts_for_nothing() -> None:
+def test_aborted_and_open_transactions_count_for_nothing() -> None:
     writers = KafkaWriters(RecordRows(SCHEMA, None, None))
     for batch in (
         batch_of(ONE, {0: 1}),
@@ -51,7 +51,7 @@ def test_what_was_aborted_or_is_open_counts_for_nothing() -> None:
     assert (writers.is_open(ONE), writers.is_open(OTHER)) == (False, True)
 
 
-def test_records_without_a_transaction_are_there_at_once() -> None:
+def test_records_without_a_transaction_count_at_once() -> None:
     writers = KafkaWriters(RecordRows(SCHEMA, None, None))
 
     writers.on_batch(replace(batch_of(-1, {0: 1}), is_transactional=False))
@@ -60,13 +60,13 @@ def test_records_without_a_transaction_are_there_at_once() -> None:
 
 
 @pytest.mark.parametrize("value", [b"no JSON", b"[1]", b'{"id":1}', b'{"id":"x","name":"n"}', None])
-def test_what_is_no_row_has_the_digest_of_none(value: bytes | None) -> None:
+def test_a_record_that_is_no_row_has_a_digest_of_zero(value: bytes | None) -> None:
     found = RecordRows(SCHEMA, None, None).of([(0, None, value)])
 
     assert found == Rows(1, 0)
 
 
-def test_columns_as_value_and_key_are_digested_when_they_are_all() -> None:
+def test_a_record_is_digested_if_its_value_and_key_hold_all_columns() -> None:
     record = (0, b"5", b"name 5")
 
     whole = RecordRows(SCHEMA, "name", "id").of([record])

@@ -31,7 +31,7 @@ def test_untouched_lines_are_proven(run: AuditedRun) -> None:
     assert run.sink_report().covers is Covers.DIGESTED
 
 
-def test_a_null_among_floats_may_have_been_no_number_so_its_file_is_counted(
+def test_a_file_with_a_null_float_is_counted_since_it_may_have_been_nan(
     run: AuditedRun,
 ) -> None:
     run.write(*WITH_A_NULL)

@@ -44,7 +44,7 @@ def test_the_ledger_names_the_transactions(run: AuditedRun) -> None:
     assert tokens == {"run-1:1:out:0:2", "run-1:1:out:1:2"}
 
 
-def test_hashes_that_were_written_again_are_counted(run: AuditedRun) -> None:
+def test_overwritten_hashes_are_counted(run: AuditedRun) -> None:
     run.write(8, 9, 12)
     run.checkpoint(4)
 
@@ -66,7 +66,7 @@ def test_fields_whose_names_are_patterns_are_read_like_any_other(
     assert run.sink_report().covers is Covers.DIGESTED
 
 
-def test_what_is_only_prepared_is_not_looked_for(run: AuditedRun) -> None:
+def test_output_that_is_only_prepared_is_not_looked_for(run: AuditedRun) -> None:
     run.write(40, 41)
     run.checkpoint(4, commits=False)
 
@@ -76,7 +76,7 @@ def test_what_is_only_prepared_is_not_looked_for(run: AuditedRun) -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("x", "99"), ("x", "text"), ("name", None), ("more", "1")]
 )
-def test_a_value_that_was_changed_is_told_with_its_checkpoint(
+def test_a_changed_value_is_reported_with_its_checkpoint(
     run: AuditedRun, client: Any, field: str, value: str | None
 ) -> None:
     if value is None:
@@ -93,7 +93,7 @@ def test_a_value_that_was_changed_is_told_with_its_checkpoint(
 
 
 @pytest.mark.parametrize("becomes", ["nothing", "text"])
-def test_a_hash_that_is_gone_is_told_even_where_others_were_overwritten(
+def test_a_missing_hash_is_reported_even_if_others_were_overwritten(
     run: AuditedRun, client: Any, becomes: str
 ) -> None:
     run.write(12)
@@ -109,7 +109,7 @@ def test_a_hash_that_is_gone_is_told_even_where_others_were_overwritten(
     assert run.proven() == ("run-1", 1, 6)
 
 
-def test_a_hash_that_no_checkpoint_wrote_is_told(run: AuditedRun, client: Any) -> None:
+def test_a_hash_that_no_checkpoint_wrote_is_reported(run: AuditedRun, client: Any) -> None:
     client.hset(key_of(run, 99), "id", "99")
 
     difference = run.sink_report().difference
@@ -119,7 +119,7 @@ def test_a_hash_that_no_checkpoint_wrote_is_told(run: AuditedRun, client: Any) -
     assert run.proven() == (None, None, 0)
 
 
-def test_hashes_that_are_all_gone_are_missed(run: AuditedRun, client: Any) -> None:
+def test_the_loss_of_all_hashes_is_found(run: AuditedRun, client: Any) -> None:
     client.flushdb()
 
     difference = run.sink_report().difference
@@ -128,7 +128,7 @@ def test_hashes_that_are_all_gone_are_missed(run: AuditedRun, client: Any) -> No
     assert (difference.checkpoint_id, difference.expected_rows, difference.found_rows) == (3, 6, 0)
 
 
-def test_a_restored_run_is_proven_with_what_it_descends_from(
+def test_a_restored_run_is_proven_together_with_its_ancestor(
     run: AuditedRun, tmp_path: Path
 ) -> None:
     restored = AuditedRun(tmp_path, "run-2", run.sink)
@@ -140,7 +140,7 @@ def test_a_restored_run_is_proven_with_what_it_descends_from(
     assert restored.sink_report().covers is Covers.DIGESTED
 
 
-def test_a_server_that_is_away_is_said_without_its_password() -> None:
+def test_an_unreachable_server_is_reported_without_its_password() -> None:
     address = f"redis://:open-sesame@127.0.0.1:{free_port()}/0"
 
     with pytest.raises(Rejected, match="hashes under p cannot be read for the audit") as refusal:

@@ -47,7 +47,7 @@ def test_rows_that_were_written_once_are_proven_with_their_digest(run: AuditedRu
     assert run.sink_report().covers is Covers.DIGESTED
 
 
-def test_rows_that_were_written_again_are_counted_and_the_report_says_so(run: AuditedRun) -> None:
+def test_overwritten_rows_are_counted_and_the_report_says_so(run: AuditedRun) -> None:
     run.write(8, 9, 12)
     run.checkpoint(4)
 
@@ -55,9 +55,7 @@ def test_rows_that_were_written_again_are_counted_and_the_report_says_so(run: Au
     assert run.sink_report().covers is Covers.COUNTED
 
 
-def test_rows_whose_checkpoint_is_not_known_yet_are_not_judged(
-    tmp_path: Path, database: Path
-) -> None:
+def test_rows_of_an_unknown_checkpoint_are_not_judged_yet(tmp_path: Path, database: Path) -> None:
     run = AuditedRun(tmp_path, "run-1", upsert(database, buffer_rows=2))
     run.begin()
     # The origin of such rows has the number of a writer, which is not a checkpoint's.
@@ -70,7 +68,7 @@ def test_rows_whose_checkpoint_is_not_known_yet_are_not_judged(
     assert run.proven() == ("run-1", (1 << 16) + 1, 4)
 
 
-def test_another_table_counts_runs_of_its_own(run: AuditedRun, database: Path) -> None:
+def test_each_table_numbers_its_own_runs(run: AuditedRun, database: Path) -> None:
     alter(database, "INSERT INTO ftdash_runs VALUES ('another', 'run-9', 1)")
 
     assert run.proven() == ("run-1", 3, 18)
@@ -85,7 +83,7 @@ def test_another_table_counts_runs_of_its_own(run: AuditedRun, database: Path) -
         "INSERT INTO output SELECT 99, at, x, name, ftdash_origin FROM output WHERE id = 13",
     ],
 )
-def test_the_first_difference_is_told_with_its_checkpoint(
+def test_the_first_difference_is_reported_with_its_checkpoint(
     run: AuditedRun, database: Path, damage: str
 ) -> None:
     alter(database, damage)
@@ -97,9 +95,7 @@ def test_the_first_difference_is_told_with_its_checkpoint(
     assert run.proven() == ("run-1", 1, 6)
 
 
-def test_one_row_that_is_gone_is_like_one_that_was_overwritten(
-    run: AuditedRun, database: Path
-) -> None:
+def test_a_missing_row_is_treated_like_an_overwritten_one(run: AuditedRun, database: Path) -> None:
     """The audit cannot tell the two apart, so it counts these rows and does not digest them."""
     alter(database, "DELETE FROM output WHERE id = 13")
 
@@ -110,7 +106,7 @@ def test_one_row_that_is_gone_is_like_one_that_was_overwritten(
 @pytest.mark.parametrize(
     "gone", [f"DELETE FROM output WHERE ftdash_origin = {THIRD}", "DROP TABLE output"]
 )
-def test_of_the_rows_that_were_given_last_some_must_be_there(
+def test_some_rows_of_the_last_checkpoint_must_exist(
     run: AuditedRun, database: Path, gone: str
 ) -> None:
     alter(database, gone)
@@ -140,7 +136,7 @@ def test_rows_of_another_run_prove_nothing(
     assert report.proven_checkpoint_id is None
 
 
-def test_rows_of_a_checkpoint_that_gave_none_are_found(run: AuditedRun, database: Path) -> None:
+def test_extra_rows_of_an_empty_checkpoint_are_found(run: AuditedRun, database: Path) -> None:
     run.checkpoint(4)
     alter(database, f"UPDATE output SET ftdash_origin = {FOURTH} WHERE ftdash_origin = {THIRD}")
 
@@ -151,7 +147,7 @@ def test_rows_of_a_checkpoint_that_gave_none_are_found(run: AuditedRun, database
     assert run.proven() == ("run-1", 3, 18)
 
 
-def test_a_restored_run_is_proven_with_what_it_descends_from(
+def test_a_restored_run_is_proven_together_with_its_ancestor(
     run: AuditedRun, tmp_path: Path
 ) -> None:
     restored = AuditedRun(tmp_path, "run-2", run.sink)
@@ -163,7 +159,7 @@ def test_a_restored_run_is_proven_with_what_it_descends_from(
     assert restored.sink_report().covers is Covers.DIGESTED
 
 
-def test_a_database_that_is_gone_is_said_without_its_password_and_not_made(
+def test_a_missing_database_is_reported_without_password_and_not_created(
     run: AuditedRun, database: Path
 ) -> None:
     database.unlink()
@@ -174,9 +170,7 @@ def test_a_database_that_is_gone_is_said_without_its_password_and_not_made(
     assert not database.exists()
 
 
-def test_as_long_as_nothing_is_committed_no_target_is_looked_at(
-    tmp_path: Path, database: Path
-) -> None:
+def test_no_target_is_read_before_the_first_commit(tmp_path: Path, database: Path) -> None:
     """The target may not exist yet."""
     run = AuditedRun(tmp_path, "run-1", upsert(database / "nowhere"))
 
@@ -185,7 +179,7 @@ def test_as_long_as_nothing_is_committed_no_target_is_looked_at(
     assert (report.is_as_recorded, report.sinks) == (True, [])
 
 
-def test_a_table_whose_names_are_statements_is_read_like_any_other(
+def test_a_table_with_sql_in_its_names_is_read_like_any_other(
     tmp_path: Path, database: Path
 ) -> None:
     sink = dataclasses.replace(upsert(database), table=HOSTILE)
@@ -195,7 +189,7 @@ def test_a_table_whose_names_are_statements_is_read_like_any_other(
 
 
 @pytest.mark.slow
-def test_a_table_of_postgresql_whose_names_are_statements_is_read_like_any_other(
+def test_a_postgresql_table_with_sql_in_its_names_is_read_like_any_other(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     sink = PostgresInsert(postgres.url_of(f"a{uuid.uuid4().hex}"), HOSTILE, pipeline="p")
@@ -206,7 +200,7 @@ def test_a_table_of_postgresql_whose_names_are_statements_is_read_like_any_other
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase])
-def test_rows_that_are_only_inserted_are_digested_and_none_may_be_missing(
+def test_insert_only_rows_are_digested_and_none_may_be_missing(
     postgres: PostgresServer, tmp_path: Path, kind: Inserting
 ) -> None:
     run = inserting(postgres, tmp_path, kind)
@@ -222,7 +216,7 @@ def test_rows_that_are_only_inserted_are_digested_and_none_may_be_missing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase])
-def test_a_row_that_is_there_twice_is_told_with_its_checkpoint(
+def test_a_duplicated_row_is_reported_with_its_checkpoint(
     postgres: PostgresServer, tmp_path: Path, kind: Inserting
 ) -> None:
     run = inserting(postgres, tmp_path, kind)
@@ -236,7 +230,7 @@ def test_a_row_that_is_there_twice_is_told_with_its_checkpoint(
 
 
 @pytest.mark.slow
-def test_rows_prepared_for_an_aborted_checkpoint_are_those_of_the_next_one(
+def test_rows_prepared_for_an_aborted_checkpoint_belong_to_the_next_one(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     """Their origin names the start of their interval; other checkpoints may come in between."""
@@ -258,7 +252,7 @@ def test_rows_prepared_for_an_aborted_checkpoint_are_those_of_the_next_one(
 
 
 @pytest.mark.slow
-def test_a_run_that_begins_from_another_one_s_point_is_proven_with_what_was_prepared_there(
+def test_a_run_from_a_point_of_another_run_is_proven_with_its_prepared_rows(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     run = inserting(postgres, tmp_path, PostgresTwoPhase)

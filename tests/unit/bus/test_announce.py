@@ -77,7 +77,7 @@ def test_news_between_two_waits_is_not_lost(server: "RealRedis") -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("patient")
-def test_what_a_driver_says_last_is_sent_before_it_goes(
+def test_the_last_announcements_of_a_driver_are_sent_before_it_exits(
     server: "RealRedis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for sequence in range(1, 21):
@@ -92,7 +92,7 @@ def test_what_a_driver_says_last_is_sent_before_it_goes(
     assert not [each for each in threading.enumerate() if each.name == "announcer"]
 
 
-def test_what_is_said_while_the_news_before_it_is_sent_is_sent_too_before_the_end(
+def test_an_announcement_made_during_a_send_is_also_sent_before_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sent: list[int] = []
@@ -114,7 +114,9 @@ def test_what_is_said_while_the_news_before_it_is_sent_is_sent_too_before_the_en
     closing.join()
 
 
-def test_the_sender_does_not_wait_for_what_is_being_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sender_does_not_wait_for_an_announcement_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     is_sending, may_fail = threading.Event(), threading.Event()
 
     def xadd(*_: object, **options: object) -> None:
@@ -137,7 +139,7 @@ def test_the_sender_does_not_wait_for_what_is_being_sent(monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_without_redis_what_was_not_sent_is_counted(server: "RealRedis") -> None:
+def test_unsent_announcements_are_counted_while_redis_is_down(server: "RealRedis") -> None:
     server.kill()
     announcer = RedisAnnouncer(server.url)
 
@@ -163,7 +165,7 @@ def test_a_hanging_redis_does_not_hold_up_the_sender(server: "RealRedis") -> Non
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("patient")
-def test_after_a_restart_of_redis_announcements_arrive_again(server: "RealRedis") -> None:
+def test_announcements_arrive_again_after_redis_restarts(server: "RealRedis") -> None:
     announcer, waiter = RedisAnnouncer(server.url), waiter_at(server)
     announcer(RUN, 1)
     wait_until(lambda: announcer.statistics().announced_count == 1)
@@ -192,7 +194,7 @@ def test_a_waiter_without_redis_returns_after_its_timeout(server: "RealRedis") -
 
 
 @pytest.mark.slow
-def test_a_waiter_gives_a_hanging_redis_up_soon(server: "RealRedis") -> None:
+def test_a_waiter_gives_up_on_a_hanging_redis(server: "RealRedis") -> None:
     waiter = NewsWaiter(server.url, longest_wait_ms=300)
     server.pause()
 

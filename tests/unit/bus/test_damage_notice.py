@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> RunDirectory:
     return directory
 
 
-def test_the_driver_is_asked_to_read_and_hears_why(run: RunDirectory) -> None:
+def test_the_driver_is_asked_to_read_the_point_and_given_the_reason(run: RunDirectory) -> None:
     assert report(run)
 
     [command] = asked(run)
@@ -42,7 +42,9 @@ def test_the_same_damage_is_reported_once_even_after_the_answer(run: RunDirector
     assert asked(run) == []
 
 
-def test_other_damage_is_reported_and_the_same_after_a_while(run: RunDirectory) -> None:
+def test_other_damage_is_reported_and_the_same_damage_again_after_a_while(
+    run: RunDirectory,
+) -> None:
     report(run)
     report(run, location="/chk-2")
     report(run, problem="b.arrow is missing.")
@@ -52,7 +54,7 @@ def test_other_damage_is_reported_and_the_same_after_a_while(run: RunDirectory) 
 
 
 @pytest.mark.parametrize("place", ["runs/r-1/checkpoints/chk-4", "savepoints/savepoint-r-1-4"])
-def test_a_point_in_the_directories_of_a_run_under_way_is_reported_to_it(
+def test_damage_in_a_live_runs_directories_is_reported_to_the_run(
     run: RunDirectory, place: str
 ) -> None:
     with Lease.acquire(run):
@@ -61,7 +63,7 @@ def test_a_point_in_the_directories_of_a_run_under_way_is_reported_to_it(
     assert [command.requested_by for command in asked(run)] == ["read_state"]
 
 
-def test_no_run_is_asked_that_is_over_or_that_the_point_does_not_lie_with(
+def test_ended_runs_and_runs_without_the_point_are_not_asked(
     run: RunDirectory, tmp_path: Path
 ) -> None:
     find_damage_in(str(run.path / "checkpoints" / "chk-4"))

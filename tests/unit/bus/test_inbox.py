@@ -34,14 +34,14 @@ def test_commands_are_offered_in_order_of_arrival_until_done(directory: RunDirec
     assert Inbox(directory).pending() == [commands[0], commands[2]]
 
 
-def test_delivering_twice_is_delivering_once(directory: RunDirectory) -> None:
+def test_a_command_delivered_twice_is_pending_once(directory: RunDirectory) -> None:
     assert submit(directory, savepoint("a"))
 
     assert not submit(directory, savepoint("a"))
     assert len(Inbox(directory).pending()) == 1
 
 
-def test_what_is_done_cannot_be_delivered_again(directory: RunDirectory) -> None:
+def test_a_done_command_cannot_be_delivered_again(directory: RunDirectory) -> None:
     submit(directory, savepoint("a"))
     Inbox(directory).done(RequestId("a"))
 
@@ -49,7 +49,7 @@ def test_what_is_done_cannot_be_delivered_again(directory: RunDirectory) -> None
     assert Inbox(directory).pending() == []
 
 
-def test_what_was_done_before_marks_had_a_directory_is_done(directory: RunDirectory) -> None:
+def test_a_command_marked_done_in_the_old_layout_is_done(directory: RunDirectory) -> None:
     submit(directory, savepoint("a"))
     (directory.requests / "a.done").touch()
 
@@ -57,7 +57,7 @@ def test_what_was_done_before_marks_had_a_directory_is_done(directory: RunDirect
     assert not submit(directory, savepoint("a"))
 
 
-def test_who_looks_for_commands_does_not_meet_all_that_were_ever_done(
+def test_looking_for_commands_does_not_list_those_already_done(
     directory: RunDirectory,
 ) -> None:
     """The driver looks twenty times a second, and a run may get a command every minute."""
@@ -69,7 +69,7 @@ def test_who_looks_for_commands_does_not_meet_all_that_were_ever_done(
     assert not submit(directory, savepoint("request.1"))
 
 
-def test_what_is_forgotten_leaves_nothing(directory: RunDirectory) -> None:
+def test_a_forgotten_command_leaves_no_files(directory: RunDirectory) -> None:
     for request_id in ("a.1", "b"):
         submit(directory, savepoint(request_id))
         Inbox(directory).done(RequestId(request_id))
@@ -120,7 +120,7 @@ def test_a_new_driver_does_not_repeat_what_the_dead_one_answered(directory: RunD
     assert [command.request_id for command in pending] == ["b"]
 
 
-def test_a_new_driver_knows_what_the_dead_one_took_up_and_did_not_answer(
+def test_a_new_driver_knows_what_the_dead_one_accepted_but_never_answered(
     directory: RunDirectory,
 ) -> None:
     for name in "abc":
@@ -138,7 +138,7 @@ def test_a_new_driver_knows_what_the_dead_one_took_up_and_did_not_answer(
     assert [name for name in "abc" if inbox.was_taken_up(RequestId(name))] == ["b"]
 
 
-def test_a_kill_that_was_asked_for_before_there_was_a_limit_has_the_usual_one(
+def test_a_kill_from_before_the_time_limit_existed_gets_the_default_limit(
     directory: RunDirectory,
 ) -> None:
     older = msgspec.json.decode(msgspec.json.encode(kill("a")))
@@ -160,7 +160,7 @@ def test_a_kill_that_was_asked_for_before_there_was_a_limit_has_the_usual_one(
         None,
     ],
 )
-def test_what_is_no_command_does_not_stop_the_others(
+def test_an_unreadable_command_does_not_stop_the_others(
     directory: RunDirectory, content: bytes | None
 ) -> None:
     submit(directory, savepoint("a"))
@@ -172,7 +172,7 @@ def test_what_is_no_command_does_not_stop_the_others(
 
 
 @pytest.mark.parametrize("name", ["../a", "", ".a", "a/b", "a" * 81])
-def test_an_id_that_is_no_file_name_is_refused(directory: RunDirectory, name: str) -> None:
+def test_an_id_that_is_not_a_plain_file_name_is_refused(directory: RunDirectory, name: str) -> None:
     with pytest.raises(Rejected, match="not a plain name"):
         submit(directory, savepoint(name))
 

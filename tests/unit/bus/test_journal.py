@@ -38,7 +38,7 @@ def directory(tmp_path: Path) -> RunDirectory:
     return RunDirectory.of(tmp_path, "flights", RunId("r1"))
 
 
-def test_what_was_appended_is_read_back_in_order(directory: RunDirectory) -> None:
+def test_appended_events_are_read_back_in_order(directory: RunDirectory) -> None:
     with writer(directory) as journal:
         written = [journal.append(lost(slot), Attempt(slot)) for slot in range(1, 4)]
 
@@ -71,7 +71,7 @@ def test_a_torn_last_line_is_cut_off_and_its_number_is_used_again(directory: Run
     ],
     ids=["a status", "a request"],
 )
-def test_what_somebody_was_told_is_on_the_disk_first_and_nothing_else_waits_for_it(
+def test_only_decisive_events_are_synced_before_their_announcement(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, told: Event
 ) -> None:
     synced: list[int] = []
@@ -89,7 +89,7 @@ def test_what_somebody_was_told_is_on_the_disk_first_and_nothing_else_waits_for_
     assert synced == [size], "with everything before it"
 
 
-def test_a_decisive_line_that_cannot_be_made_durable_is_not_there(
+def test_a_decisive_line_that_cannot_be_synced_is_not_in_the_journal(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(file: int) -> None:
@@ -104,7 +104,7 @@ def test_a_decisive_line_that_cannot_be_made_durable_is_not_there(
     assert [each.event for each in read_journal(directory.journal_file, 0)[0]] == [lost(1)]
 
 
-def test_a_reader_is_told_that_lines_it_has_read_are_gone(directory: RunDirectory) -> None:
+def test_a_reader_notices_that_lines_it_has_read_are_gone(directory: RunDirectory) -> None:
     with writer(directory) as journal:
         for slot in (1, 2):
             journal.append(lost(slot), FIRST)
@@ -117,14 +117,14 @@ def test_a_reader_is_told_that_lines_it_has_read_are_gone(directory: RunDirector
         read_journal(directory.journal_file, offset)
 
 
-def test_a_reader_is_told_that_a_journal_it_has_read_is_gone(directory: RunDirectory) -> None:
+def test_a_reader_notices_that_the_journal_it_has_read_is_gone(directory: RunDirectory) -> None:
     assert read_journal(directory.journal_file, 0) == ([], 0)
 
     with pytest.raises(JournalCutShort, match="not there any more"):
         read_journal(directory.journal_file, 10)
 
 
-def test_the_place_of_a_journal_is_durable_before_its_first_line(
+def test_the_directories_of_a_journal_are_durable_before_its_first_line(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -152,7 +152,7 @@ def test_a_reader_waits_for_the_rest_of_an_unfinished_line(directory: RunDirecto
 
 
 @pytest.mark.parametrize("line", [b"{broken\n", b'{"sequence": 2}\n', b"\xff\xfe\n", b"\n"])
-def test_a_line_that_cannot_be_read_stops_the_reader_by_name(
+def test_an_unreadable_line_stops_the_reader_and_is_named(
     directory: RunDirectory, line: bytes
 ) -> None:
     with writer(directory) as journal:
@@ -204,7 +204,7 @@ def test_a_line_longer_than_a_block_is_read_whole(directory: RunDirectory) -> No
     assert [each.sequence for each in (*first, *second)] == [1, 2]
 
 
-def test_a_long_last_line_still_tells_the_next_writer_where_to_go_on(
+def test_a_long_last_line_does_not_hide_the_next_sequence_number(
     directory: RunDirectory,
 ) -> None:
     with writer(directory) as journal:
@@ -233,7 +233,7 @@ def test_a_full_disk_leaves_no_half_line(
 
 
 @pytest.mark.parametrize("moment", ["while it opens the journal", "while its disk takes a part"])
-def test_a_driver_that_is_late_cuts_nothing_off_that_its_successor_wrote(
+def test_a_late_driver_never_truncates_what_its_successor_wrote(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     with writer(directory) as journal:
@@ -264,7 +264,7 @@ def test_a_driver_that_is_late_cuts_nothing_off_that_its_successor_wrote(
     assert [(each.sequence, each.event) for each in envelopes] == [(1, lost(1)), (2, lost(2))]
 
 
-def test_silence_of_a_driver_that_was_replaced_counts_from_its_last_word(
+def test_the_silence_of_a_replaced_driver_counts_from_its_last_event(
     directory: RunDirectory,
 ) -> None:
     with writer(directory) as journal:

@@ -66,7 +66,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_however_long_a_run_is_every_reader_finds_what_it_found_in_one_file(
+def test_readers_of_segments_find_the_same_events_as_in_one_file(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Drivers come and go, and segments are deleted up to the reader that is furthest behind."""
@@ -105,7 +105,7 @@ def test_however_long_a_run_is_every_reader_finds_what_it_found_in_one_file(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("power", ["stays", "fails"])
-def test_a_death_at_any_step_of_going_on_in_a_new_segment_costs_nothing(
+def test_a_crash_at_any_step_of_a_segment_switch_loses_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str
 ) -> None:
     told = [status(n) for n in range(12)]
@@ -141,7 +141,7 @@ def test_a_death_at_any_step_of_going_on_in_a_new_segment_costs_nothing(
 
 
 @pytest.mark.slow
-def test_a_failure_at_any_step_of_going_on_in_a_new_segment_costs_nothing(
+def test_a_disk_error_at_any_step_of_a_segment_switch_loses_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The writer refuses the lines that the disk did not take; the others are there once each."""
@@ -172,7 +172,7 @@ def test_a_failure_at_any_step_of_going_on_in_a_new_segment_costs_nothing(
     pytest.fail("some lines take a bounded number of steps")
 
 
-def test_the_segment_before_is_durable_before_another_one_begins(
+def test_a_segment_is_durable_before_the_next_one_begins(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a loss of power would leave a hole between the segments."""
@@ -187,7 +187,7 @@ def test_the_segment_before_is_durable_before_another_one_begins(
     assert steps == ["sync", "begin"]
 
 
-def test_a_journal_from_before_there_were_segments_goes_on_in_segments(
+def test_a_journal_from_before_segments_continues_in_segments(
     directory: RunDirectory,
 ) -> None:
     with writer(directory, segment_bytes=1 << 30) as journal:
@@ -202,7 +202,7 @@ def test_a_journal_from_before_there_were_segments_goes_on_in_segments(
     assert reader.read(10_000).told() == told
 
 
-def test_a_new_driver_reads_the_newest_segment_alone(directory: RunDirectory) -> None:
+def test_a_new_driver_reads_only_the_newest_segment(directory: RunDirectory) -> None:
     """This is so in a run of any length, even if no person ever changed its settings."""
     with writer(directory) as journal:
         journal.append(triggered(1), FIRST)
@@ -217,7 +217,9 @@ def test_a_new_driver_reads_the_newest_segment_alone(directory: RunDirectory) ->
         assert journal.every(RecordsIsolated) == []
 
 
-def test_what_was_answered_long_ago_is_not_offered_again(directory: RunDirectory) -> None:
+def test_a_command_answered_in_a_deleted_segment_is_not_offered_again(
+    directory: RunDirectory,
+) -> None:
     request = TriggerCheckpoint(request_id=RequestId("a"), requested_by="ann", reason="why")
     submit(directory, request)
     answer = RequestEnded(request_id=RequestId("a"), outcome=RequestOutcome.SUCCEEDED, message="")
@@ -230,7 +232,7 @@ def test_what_was_answered_long_ago_is_not_offered_again(directory: RunDirectory
     assert Inbox(directory).pending() == []
 
 
-def test_whoever_may_read_the_first_segment_may_read_the_others(directory: RunDirectory) -> None:
+def test_all_segments_have_the_permissions_of_the_first(directory: RunDirectory) -> None:
     with writer(directory) as journal:
         while len(segments_of(directory.journal_file)) < 3:
             journal.append(lost(1), FIRST)
@@ -239,7 +241,7 @@ def test_whoever_may_read_the_first_segment_may_read_the_others(directory: RunDi
     assert len(modes) == 1
 
 
-def test_a_reader_behind_a_deleted_segment_is_told_so(directory: RunDirectory) -> None:
+def test_a_reader_behind_a_deleted_segment_learns_of_the_deletion(directory: RunDirectory) -> None:
     with writer(directory) as journal:
         journal.append(lost(1), FIRST)
         _, offset = read_journal(directory.journal_file, 0)
@@ -253,7 +255,7 @@ def test_a_reader_behind_a_deleted_segment_is_told_so(directory: RunDirectory) -
     assert isinstance(next(every_envelope(directory.journal_file)).event, JournalContinued)
 
 
-def test_a_hole_that_somebody_has_made_is_told_and_not_waited_at(directory: RunDirectory) -> None:
+def test_a_missing_segment_is_reported_instead_of_waited_for(directory: RunDirectory) -> None:
     with writer(directory) as journal:
         while len(segments_of(directory.journal_file)) < 3:
             journal.append(lost(1), FIRST)
@@ -264,7 +266,7 @@ def test_a_hole_that_somebody_has_made_is_told_and_not_waited_at(directory: RunD
         read_journal(directory.journal_file, hole.base)
 
 
-def test_a_line_that_a_replaced_driver_wrote_behind_a_closed_segment_is_nowhere(
+def test_a_replaced_drivers_line_after_a_segments_end_is_never_read(
     directory: RunDirectory,
 ) -> None:
     with writer(directory) as journal:
@@ -277,7 +279,7 @@ def test_a_line_that_a_replaced_driver_wrote_behind_a_closed_segment_is_nowhere(
     assert list(every_envelope(directory.journal_file)) == before
 
 
-def test_a_driver_that_was_replaced_begins_no_segment_where_another_one_is(
+def test_a_replaced_driver_does_not_start_a_segment_over_an_existing_one(
     directory: RunDirectory,
 ) -> None:
     first = writer(directory, segment_bytes=100)
@@ -291,7 +293,7 @@ def test_a_driver_that_was_replaced_begins_no_segment_where_another_one_is(
     assert told_in(directory) == [lost(1), lost(2), lost(4)]
 
 
-def test_the_end_of_a_run_is_its_last_event_however_long_its_segment_is(
+def test_the_end_of_a_run_stays_its_last_event_when_the_segment_is_full(
     directory: RunDirectory,
 ) -> None:
     end = RunEnded(status=JobStatus.FINISHED, reason="done " * 100)
@@ -303,7 +305,7 @@ def test_the_end_of_a_run_is_its_last_event_however_long_its_segment_is(
     assert newest_event(directory.journal_file, RunEnded) == end
 
 
-def test_a_segment_that_cannot_be_summed_up_goes_on(directory: RunDirectory) -> None:
+def test_a_segment_that_cannot_be_summarized_is_not_closed(directory: RunDirectory) -> None:
     """A line that this version cannot read stops the readers, not the run."""
     with writer(directory) as journal:
         journal.append(lost(1), FIRST)
@@ -318,7 +320,7 @@ def test_a_segment_that_cannot_be_summed_up_goes_on(directory: RunDirectory) -> 
     assert len(segments_of(directory.journal_file)) == 1
 
 
-def test_what_is_under_way_is_summed_up_and_what_has_ended_is_not(directory: RunDirectory) -> None:
+def test_a_new_segment_summarizes_only_what_is_still_under_way(directory: RunDirectory) -> None:
     failed = CheckpointFailed(
         checkpoint_id=CheckpointId(1), reason=CheckpointFailureReason.CHECKPOINT_EXPIRED, message=""
     )
@@ -336,7 +338,7 @@ def test_what_is_under_way_is_summed_up_and_what_has_ended_is_not(directory: Run
     ]
 
 
-def test_a_recovery_that_is_over_is_not_under_way(directory: RunDirectory) -> None:
+def test_a_finished_recovery_is_not_listed_as_under_way(directory: RunDirectory) -> None:
     with writer(directory) as journal:
         for phase in RecoveryPhase:
             journal.append(RecoveryPhaseReached(phase=phase, duration_ms=1.0), FIRST)
@@ -348,7 +350,7 @@ def test_a_recovery_that_is_over_is_not_under_way(directory: RunDirectory) -> No
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_segments_go_from_the_oldest_up_to_the_first_that_is_young_or_unread(seed: int) -> None:
+def test_segments_are_deleted_from_the_oldest_up_to_a_young_or_unread_one(seed: int) -> None:
     rng = random.Random(seed)
     ends = sorted(rng.sample(range(1, 100), rng.randint(0, 6)))
     closed = [
@@ -528,7 +530,9 @@ def newest_slots(directory: RunDirectory) -> dict[int, int]:
     return connected(events)
 
 
-def test_what_was_taken_up_long_ago_is_known_to_have_been(directory: RunDirectory) -> None:
+def test_a_command_accepted_in_a_deleted_segment_counts_as_taken_up(
+    directory: RunDirectory,
+) -> None:
     request = TriggerCheckpoint(request_id=RequestId("a"), requested_by="ann", reason="why")
     submit(directory, request)
     with writer(directory) as journal:

@@ -54,7 +54,9 @@ def processes() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 @pytest.mark.slow
-def test_a_living_driver_keeps_every_other_out(directory: RunDirectory, processes: list) -> None:
+def test_a_living_driver_keeps_every_other_driver_out(
+    directory: RunDirectory, processes: list
+) -> None:
     holder = hold(directory, processes)
 
     with pytest.raises(LeaseHeld, match=f"process {holder.pid} on "):
@@ -80,7 +82,7 @@ def test_a_killed_driver_holds_nothing_even_if_its_children_live(
         assert lease.next_attempt() == 2
 
 
-def test_numbers_only_grow_across_drivers(directory: RunDirectory) -> None:
+def test_attempt_numbers_only_grow_across_drivers(directory: RunDirectory) -> None:
     with Lease.acquire(directory) as first:
         numbers = [first.next_attempt(), first.next_attempt()]
     with Lease.acquire(directory) as second:
@@ -89,7 +91,7 @@ def test_numbers_only_grow_across_drivers(directory: RunDirectory) -> None:
     assert numbers == [1, 2, 3]
 
 
-def test_no_number_returns_when_the_machine_is_lost(
+def test_attempt_numbers_do_not_repeat_after_a_loss_of_power(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "disk").mkdir()
@@ -105,7 +107,7 @@ def test_no_number_returns_when_the_machine_is_lost(
     assert numbers == [1, 2, 3]
 
 
-def test_what_is_no_number_among_the_attempts_is_passed_over(directory: RunDirectory) -> None:
+def test_files_that_are_not_attempt_numbers_are_ignored(directory: RunDirectory) -> None:
     with Lease.acquire(directory) as lease:
         lease.next_attempt()
         (directory.attempts / ".nfs000123").touch()
@@ -113,7 +115,7 @@ def test_what_is_no_number_among_the_attempts_is_passed_over(directory: RunDirec
         assert lease.next_attempt() == 2
 
 
-def test_of_the_files_of_numbers_only_the_newest_stay(directory: RunDirectory) -> None:
+def test_only_the_files_of_the_newest_attempts_are_kept(directory: RunDirectory) -> None:
     with Lease.acquire(directory) as lease:
         numbers = [lease.next_attempt() for _ in range(3 * ATTEMPTS_KEPT)]
 
@@ -123,7 +125,7 @@ def test_of_the_files_of_numbers_only_the_newest_stay(directory: RunDirectory) -
     assert left == numbers[-ATTEMPTS_KEPT:]
 
 
-def test_a_number_whose_file_was_deleted_is_not_given_out_again(
+def test_an_attempt_number_is_not_reused_after_its_file_is_deleted(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver looks up the newest number and is stopped; meanwhile others take many numbers."""
@@ -173,7 +175,7 @@ def test_a_closed_lease_gives_no_rights(directory: RunDirectory) -> None:
         lease.next_attempt()
 
 
-def test_no_number_is_given_out_twice_in_a_race(directory: RunDirectory) -> None:
+def test_no_attempt_number_is_given_out_twice_in_a_race(directory: RunDirectory) -> None:
     lease = Lease.acquire(directory)
 
     with ThreadPoolExecutor(8) as pool:
@@ -207,7 +209,7 @@ def test_asking_for_the_owner_does_not_keep_a_driver_out(
         assert lease.next_attempt() == 1
 
 
-def test_a_process_that_got_the_id_of_a_dead_driver_is_not_the_owner(
+def test_a_process_that_reuses_a_dead_drivers_pid_is_not_the_owner(
     directory: RunDirectory,
 ) -> None:
     lease = Lease.acquire(directory)
@@ -225,9 +227,7 @@ def test_a_process_that_got_the_id_of_a_dead_driver_is_not_the_owner(
 @pytest.mark.parametrize(
     "record", [b'{"pid": 1, "host": "here"}', b'{"pid"', b"", b'{"host": "\xff"}']
 )
-def test_a_record_that_this_version_cannot_read_names_no_owner(
-    directory: RunDirectory, record: bytes
-) -> None:
+def test_an_unreadable_lease_record_names_no_owner(directory: RunDirectory, record: bytes) -> None:
     with Lease.acquire(directory):
         directory.lease_file.write_bytes(record)
 
@@ -235,7 +235,7 @@ def test_a_record_that_this_version_cannot_read_names_no_owner(
 
 
 @pytest.mark.parametrize("step_s", [-3_600.0, 3_600.0])
-def test_a_clock_that_is_set_makes_no_living_driver_dead(
+def test_setting_the_clock_does_not_make_a_living_driver_look_dead(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, step_s: float
 ) -> None:
     created = psutil.Process().create_time()
@@ -250,7 +250,7 @@ def test_a_clock_that_is_set_makes_no_living_driver_dead(
 
 
 @pytest.mark.slow
-def test_a_stopped_driver_is_fenced_off_and_its_successor_has_the_run_alone(
+def test_a_fenced_off_driver_that_resumes_leaves_the_run_to_its_successor(
     directory: RunDirectory, processes: list
 ) -> None:
     holder = hold(directory, processes)
@@ -282,7 +282,7 @@ def test_a_holder_that_was_fenced_off_has_lost_the_lease(directory: RunDirectory
         assert owner_of(directory) is None, "as if its lock still counted"
 
 
-def test_of_two_that_fence_off_one_driver_one_does(directory: RunDirectory) -> None:
+def test_a_driver_can_be_fenced_off_only_once(directory: RunDirectory) -> None:
     with Lease.acquire(directory):
         hung = owned_by(directory)
         Lease.take_over(directory, hung).close()
@@ -294,7 +294,7 @@ def test_of_two_that_fence_off_one_driver_one_does(directory: RunDirectory) -> N
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_of_many_that_fence_off_and_acquire_at_once_one_holds_the_lease(
+def test_one_holds_the_lease_when_many_take_over_and_acquire_at_once(
     directory: RunDirectory, seed: int
 ) -> None:
     hung = Lease.acquire(directory)
@@ -312,7 +312,7 @@ def test_of_many_that_fence_off_and_acquire_at_once_one_holds_the_lease(
         lease.close()
 
 
-def test_who_waits_for_a_lock_that_is_replaced_meanwhile_does_not_get_the_run(
+def test_a_driver_that_waits_for_a_replaced_lock_does_not_get_the_run(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The waiting driver has opened the old lock file; its holder dies when it is fenced off."""
@@ -344,7 +344,7 @@ def test_every_owner_has_a_greater_epoch(directory: RunDirectory) -> None:
     assert epochs == [1, 2, 3, 4]
 
 
-def test_an_owner_elsewhere_lives_while_the_lock_is_held_whatever_has_its_id_here(
+def test_an_owner_on_another_machine_is_judged_by_its_lock_not_by_its_pid(
     directory: RunDirectory,
 ) -> None:
     lease = Lease.acquire(directory)
@@ -358,7 +358,7 @@ def test_an_owner_elsewhere_lives_while_the_lock_is_held_whatever_has_its_id_her
     assert owner_of(directory) is None
 
 
-def test_nobody_owns_a_run_that_never_started(directory: RunDirectory) -> None:
+def test_a_run_that_never_started_has_no_owner(directory: RunDirectory) -> None:
     assert owner_of(directory) is None
 
 
@@ -396,7 +396,7 @@ def hold(directory: RunDirectory, processes: list, way: str = "plain") -> subpro
     return process
 
 
-def test_a_holder_whose_lock_was_lost_is_stopped_by_whoever_took_over(tmp_path: Path) -> None:
+def test_a_holder_whose_lock_file_vanished_stops_once_another_takes_over(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     with Lease.acquire(directory) as first:
         attempt = first.next_attempt()

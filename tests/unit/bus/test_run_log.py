@@ -38,7 +38,7 @@ def everything(directory: Path) -> list[str]:
     return [each.message for _, each in newest_lines(directory, lambda _: True, 10_000)]
 
 
-def test_a_later_driver_goes_on_behind_a_torn_line(tmp_path: Path) -> None:
+def test_a_later_driver_continues_after_a_torn_line(tmp_path: Path) -> None:
     written(tmp_path, "one", "two")
     [(_, path)] = log_files(tmp_path)
     with path.open("ab") as file:
@@ -49,7 +49,7 @@ def test_a_later_driver_goes_on_behind_a_torn_line(tmp_path: Path) -> None:
     assert everything(tmp_path) == ["one", "two", "three"]
 
 
-def test_a_log_never_takes_more_than_its_files(tmp_path: Path) -> None:
+def test_a_log_keeps_a_bounded_number_of_files_of_bounded_size(tmp_path: Path) -> None:
     messages = [f"message {number:04}" for number in range(100)]
 
     for message in messages:
@@ -63,7 +63,7 @@ def test_a_log_never_takes_more_than_its_files(tmp_path: Path) -> None:
     assert files[0][0] > 1
 
 
-def test_a_place_names_the_same_line_for_good(tmp_path: Path) -> None:
+def test_a_place_always_names_the_same_line(tmp_path: Path) -> None:
     written(tmp_path, *"abcdef", file_bytes_max=300)
     found = newest_lines(tmp_path, lambda _: True, 10)
     [place] = [place for place, each in found if each.message == "c"]
@@ -76,7 +76,7 @@ def test_a_place_names_the_same_line_for_good(tmp_path: Path) -> None:
     assert LinePlace.parse("1-x") is None
 
 
-def test_a_driver_that_was_replaced_writes_nothing_more(tmp_path: Path) -> None:
+def test_a_replaced_driver_writes_no_more_lines(tmp_path: Path) -> None:
     def check_held() -> None:
         raise LeaseLost(RunDirectory.of(tmp_path, "counts", RunId("run-1")), None)
 
@@ -87,7 +87,7 @@ def test_a_driver_that_was_replaced_writes_nothing_more(tmp_path: Path) -> None:
     assert everything(tmp_path / "log") == []
 
 
-def test_a_full_disk_costs_lines_which_are_counted_and_ends_nothing(tmp_path: Path) -> None:
+def test_an_unwritable_log_drops_and_counts_lines_without_an_error(tmp_path: Path) -> None:
     blocked = tmp_path / "log"
     blocked.write_text("a file in the place of the directory")
     log = RunLog(blocked)
@@ -107,7 +107,9 @@ def test_a_full_disk_costs_lines_which_are_counted_and_ends_nothing(tmp_path: Pa
     ("level", "wanted", "is_shown"),
     [("ERROR", "WARNING", True), ("INFO", "WARNING", False), ("NOTICE", "INFO", True)],
 )
-def test_a_level_shows_what_is_as_bad_or_worse(level: str, wanted: str, is_shown: bool) -> None:
+def test_a_level_shows_lines_of_that_severity_or_worse(
+    level: str, wanted: str, is_shown: bool
+) -> None:
     assert is_at_least(level, wanted) is is_shown
 
 
@@ -115,7 +117,7 @@ def record(message: str, *arguments: object) -> logging.LogRecord:
     return logging.LogRecord("shop", logging.INFO, __file__, 1, message, arguments, None)
 
 
-def test_a_line_holds_no_secret_that_was_revealed() -> None:
+def test_a_log_line_masks_revealed_secrets() -> None:
     remember_secret("hunter2-of-the-logs")
     said = record("sent %s", "hunter2-of-the-logs")
     said.exc_text = "ValueError: hunter2-of-the-logs"

@@ -32,7 +32,7 @@ SAME = {A: InputOfChannel(0, "at"), B: InputOfChannel(0, "at")}
 OTHER_SCHEMA = Records(pa.record_batch({"n": [1]}))
 
 
-def test_what_is_queued_on_all_channels_of_an_input_is_one_batch() -> None:
+def test_batches_queued_on_all_channels_of_an_input_form_one_batch() -> None:
     gate, inlets = opened(SAME)
     offer(inlets[A], at(1, 2), at(3))
     offer(inlets[B], at(4))
@@ -41,7 +41,7 @@ def test_what_is_queued_on_all_channels_of_an_input_is_one_batch() -> None:
     assert gate.poll_run() is None
 
 
-def test_channels_take_turns_where_one_fills_a_run() -> None:
+def test_channels_take_turns_when_one_alone_fills_a_run() -> None:
     gate, inlets = opened(SAME, max_rows=2)
     offer(inlets[A], at(1), at(2), at(3))
     offer(inlets[B], at(4), at(5))
@@ -49,7 +49,7 @@ def test_channels_take_turns_where_one_fills_a_run() -> None:
     assert [run_of(gate)[0] for _ in range(3)] == [[1, 2], [4, 5], [3]]
 
 
-def test_a_run_has_at_most_so_many_rows_and_a_larger_batch_goes_alone() -> None:
+def test_a_run_has_bounded_rows_and_a_larger_batch_goes_alone() -> None:
     gate, inlets = opened({A: InputOfChannel(0)}, max_rows=4)
     offer(inlets[A], at(1), at(2, 3), at(4, 5), at(*range(6, 13)), at(13))
 
@@ -58,7 +58,7 @@ def test_a_run_has_at_most_so_many_rows_and_a_larger_batch_goes_alone() -> None:
     assert runs == [[1, 2, 3], [4, 5], [6, 7, 8, 9, 10, 11, 12], [13]]
 
 
-def test_a_batch_that_is_large_enough_passes_untouched_and_without_a_look_at_the_clock() -> None:
+def test_a_large_batch_passes_uncopied_and_without_reading_the_clock() -> None:
     gate, inlets = opened(SAME, max_rows=2, wait_ms=5)
     large = at(1, 2)
     offer(inlets[A], large, Watermark(1), at(3))
@@ -76,7 +76,7 @@ def test_a_batch_that_is_large_enough_passes_untouched_and_without_a_look_at_the
     [Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0), WatermarkStatus(is_idle=True)],
     ids=["barrier", "status"],
 )
-def test_a_large_batch_takes_no_other_mark_along(mark: Mark) -> None:
+def test_a_large_batch_takes_along_no_mark_other_than_watermarks(mark: Mark) -> None:
     gate, inlets = opened(SAME, max_rows=2)
     offer(inlets[A], at(1, 2), mark, Watermark(1))
 
@@ -87,7 +87,7 @@ def test_a_large_batch_takes_no_other_mark_along(mark: Mark) -> None:
     assert gate.poll_run() == (A, mark)
 
 
-def test_inputs_of_an_operator_are_never_joined() -> None:
+def test_batches_of_different_inputs_are_never_joined() -> None:
     gate, inlets = opened({A: InputOfChannel(0), B: InputOfChannel(1), C: InputOfChannel(0)})
     for number, inlet in enumerate(inlets.values()):
         offer(inlet, at(number))
@@ -109,7 +109,7 @@ def test_inputs_of_an_operator_are_never_joined() -> None:
         EndOfInput(),
     ],
 )
-def test_a_mark_that_is_no_watermark_ends_a_run(mark: Element) -> None:
+def test_a_mark_other_than_a_watermark_ends_a_run(mark: Element) -> None:
     gate, inlets = opened({A: InputOfChannel(0)})
     offer(inlets[A], at(1), mark, at(2))
 
@@ -118,7 +118,7 @@ def test_a_mark_that_is_no_watermark_ends_a_run(mark: Element) -> None:
     assert run_of(gate) == ([2], {})
 
 
-def test_watermarks_go_along_and_only_the_newest_of_a_channel_counts() -> None:
+def test_a_run_carries_only_the_newest_watermark_of_each_channel() -> None:
     gate, inlets = opened(SAME)
     offer(inlets[A], at(1), Watermark(0), at(3), Watermark(2))
     offer(inlets[B], at(1), Watermark(0))
@@ -127,7 +127,7 @@ def test_watermarks_go_along_and_only_the_newest_of_a_channel_counts() -> None:
     assert gate.poll_run() is None
 
 
-def test_a_record_that_is_late_behind_a_watermark_stays_behind_it() -> None:
+def test_a_late_record_stays_behind_the_watermark_that_made_it_late() -> None:
     gate, inlets = opened(SAME)
     offer(inlets[A], at(5), Watermark(4), at(6, 4), Watermark(5), at(9))
 
@@ -149,7 +149,7 @@ def test_a_record_without_a_time_is_never_late() -> None:
     assert run_of(gate) == ([5, None, None, 5], {A: 4})
 
 
-def test_batches_of_other_columns_are_not_joined() -> None:
+def test_batches_with_different_columns_are_not_joined() -> None:
     gate, inlets = opened({A: InputOfChannel(0)})
     offer(inlets[A], at(1), OTHER_SCHEMA, OTHER_SCHEMA)
 
@@ -161,7 +161,7 @@ def test_batches_of_other_columns_are_not_joined() -> None:
     assert second.batch().column("n").to_pylist() == [1, 1]
 
 
-def test_columns_with_dictionaries_of_their_own_are_joined() -> None:
+def test_columns_with_different_dictionaries_are_joined() -> None:
     gate, inlets = opened({A: InputOfChannel(0)})
     batches = [
         pa.record_batch({"c": pa.array(texts).dictionary_encode()})
@@ -176,7 +176,7 @@ def test_columns_with_dictionaries_of_their_own_are_joined() -> None:
     assert run.batch().column("c").to_pylist() == ["x", "y", "z", "x", None]
 
 
-def test_batches_that_are_kept_apart_are_handled_one_by_one() -> None:
+def test_batches_that_must_stand_alone_are_not_joined() -> None:
     def is_suspect(origins: Origins) -> bool:
         return any(origin.first_offset in (2, 3) for origin in origins)
 
@@ -220,7 +220,7 @@ def test_a_channel_that_is_held_back_gives_nothing_to_a_run() -> None:
     assert run_of(gate) == ([2], {})
 
 
-def test_what_a_run_takes_gives_its_credit_back() -> None:
+def test_batches_taken_into_a_run_return_their_credit() -> None:
     gate = Gate([A, B], capacity_bytes=40)
     gate.coalesce(Coalescing(SAME, 100))
     returned: dict[ChannelId, list[int]] = {A: [], B: []}
@@ -234,7 +234,7 @@ def test_what_a_run_takes_gives_its_credit_back() -> None:
     assert returned == {A: [30], B: [30]}
 
 
-def test_a_gate_that_was_not_told_how_joins_nothing() -> None:
+def test_polling_a_run_requires_rules_for_joining_batches() -> None:
     gate = Gate([A])
     inlet = gate.attach(A, return_credit=lambda count: None, on_close=lambda reason: None)
     inlet.offer(at(1), 1)
@@ -257,7 +257,7 @@ class Waiting:
         self.wakes += 1
 
 
-def test_a_reader_waits_for_more_rows_for_some_milliseconds() -> None:
+def test_a_reader_waits_a_few_milliseconds_for_more_rows() -> None:
     waiting = Waiting()
     offer(waiting.inlets[A], at(1))
     begun_ms = waiting.clock.now_ms
@@ -273,7 +273,7 @@ def test_a_reader_waits_for_more_rows_for_some_milliseconds() -> None:
     assert waiting.gate.due_ms is None
 
 
-def test_what_has_waited_already_while_the_reader_was_busy_is_given_out_at_once() -> None:
+def test_rows_that_waited_while_the_reader_was_busy_are_given_out_at_once() -> None:
     waiting = Waiting()
     offer(waiting.inlets[A], at(1))
     waiting.clock.now_ms += 6
@@ -298,7 +298,9 @@ def _a_full_channel(waiting: Waiting) -> None:
 
 
 @pytest.mark.parametrize("reason", [_enough_rows, _a_barrier, _an_end, _a_full_channel])
-def test_nothing_waits_any_longer_for_no_reason(reason: Callable[[Waiting], None]) -> None:
+def test_enough_rows_a_mark_or_a_full_channel_ends_the_wait_for_rows(
+    reason: Callable[[Waiting], None],
+) -> None:
     waiting = Waiting()
     offer(waiting.inlets[A], at(1))
     assert waiting.gate.poll_run() is None
@@ -310,7 +312,7 @@ def test_nothing_waits_any_longer_for_no_reason(reason: Callable[[Waiting], None
     assert waiting.gate.poll_run() is not None
 
 
-def test_while_a_checkpoint_aligns_nothing_waits() -> None:
+def test_rows_do_not_wait_for_more_while_a_checkpoint_aligns() -> None:
     waiting = Waiting()
     waiting.gate.hold_back(B)
     offer(waiting.inlets[A], at(1))

@@ -27,7 +27,7 @@ def test_nothing_passes_before_the_channel_is_open() -> None:
     assert not Credit().lets_pass(is_free=True)
 
 
-def test_credit_that_comes_back_lets_the_writer_pass_and_wakes_it_once() -> None:
+def test_returned_credit_lets_the_writer_pass_and_wakes_it_once() -> None:
     credit = opened(10)
     credit.take(15)
     calls: list[None] = []
@@ -64,7 +64,7 @@ def test_a_channel_opens_once_and_wakes_its_writer() -> None:
     assert not credit.try_give_back(1)
 
 
-def test_the_first_reason_for_the_end_is_kept_and_the_writer_is_woken() -> None:
+def test_the_first_reason_to_close_is_kept_and_the_writer_is_woken() -> None:
     credit = opened(10)
     calls: list[None] = []
     credit.on_available(lambda: calls.append(None))

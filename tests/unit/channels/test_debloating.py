@@ -35,7 +35,7 @@ Cost = Callable[[int], float]
 @pytest.mark.parametrize("channels", [1, 2, 16])
 @pytest.mark.parametrize("bytes_per_ms", [0.5, 10.0, 1_000.0, 100_000.0])
 @pytest.mark.parametrize("seed", range(10))
-def test_what_all_channels_hold_is_consumed_in_about_the_target_time(
+def test_queued_data_of_all_channels_is_consumed_in_about_the_target_time(
     seed: int, bytes_per_ms: float, channels: int
 ) -> None:
     rng = random.Random(seed)
@@ -54,7 +54,7 @@ def test_what_all_channels_hold_is_consumed_in_about_the_target_time(
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_the_window_stays_within_its_bounds_whatever_is_measured(seed: int) -> None:
+def test_the_window_stays_within_its_bounds_for_any_measurement(seed: int) -> None:
     rng = random.Random(seed)
     capacity_bytes = rng.choice([1, 500, MIN_WINDOW_BYTES, 20_000, CAPACITY_BYTES])
     machine = debloater(rng.randint(1, 300), capacity_bytes, joins=rng.random() < 0.5)
@@ -69,7 +69,7 @@ def test_the_window_stays_within_its_bounds_whatever_is_measured(seed: int) -> N
         assert least_bytes <= machine.window_bytes <= capacity_bytes, seed
 
 
-def test_before_anything_is_measured_the_window_is_small() -> None:
+def test_the_window_is_small_before_the_first_measurement() -> None:
     assert debloater(4).window_bytes == INITIAL_WINDOW_BYTES
     assert debloater(4, capacity_bytes=10).window_bytes == 10
 
@@ -82,7 +82,7 @@ def test_the_first_measurement_counts_at_once() -> None:
     assert machine.window_bytes == 500_000
 
 
-def test_a_sudden_slow_down_shows_within_a_few_seconds() -> None:
+def test_the_window_shrinks_within_seconds_of_a_sudden_slow_down() -> None:
     rng = random.Random(1)
     cost = Changing(1_000.0)
     work = worked(2, cost)
@@ -96,7 +96,7 @@ def test_a_sudden_slow_down_shows_within_a_few_seconds() -> None:
     assert work.window_bytes / 10.0 < 2 * 250.0
 
 
-def test_a_reader_that_is_fast_again_gets_more_again() -> None:
+def test_the_window_grows_again_when_the_reader_speeds_up() -> None:
     rng = random.Random(1)
     cost = Changing(10.0)
     work = worked(2, cost)
@@ -116,7 +116,7 @@ def test_a_fast_reader_gets_the_whole_capacity() -> None:
     assert work.window_bytes == CAPACITY_BYTES
 
 
-def test_a_window_lasts_two_round_trips_however_many_channels_there_are() -> None:
+def test_a_window_lasts_two_round_trips_even_with_many_channels() -> None:
     machine = debloater(1_000)
 
     machine.on_consumed(10_000, 1.0, now_ms=0.0)
@@ -124,7 +124,7 @@ def test_a_window_lasts_two_round_trips_however_many_channels_there_are() -> Non
     assert machine.window_bytes == ROUND_TRIPS_MS * 10_000
 
 
-def test_within_a_period_the_window_changes_once() -> None:
+def test_the_window_changes_at_most_once_per_period() -> None:
     machine = debloater(1)
     machine.on_consumed(1_000, 1.0, now_ms=0.0)
 
@@ -139,7 +139,7 @@ def test_within_a_period_the_window_changes_once() -> None:
 @pytest.mark.parametrize(
     ("change", "is_told"), [(1.2, False), (0.8, False), (1.3, True), (0.7, True)]
 )
-def test_a_small_change_is_none(change: float, is_told: bool) -> None:
+def test_the_window_ignores_small_changes(change: float, is_told: bool) -> None:
     machine = debloater(1, forgets_at_once=True)
     machine.on_consumed(100_000, 1_000.0, now_ms=0.0)
 
@@ -148,7 +148,7 @@ def test_a_small_change_is_none(change: float, is_told: bool) -> None:
     assert (machine.window_bytes != 50_000) is is_told
 
 
-def test_the_bounds_are_reached_by_a_small_change_too() -> None:
+def test_the_window_reaches_its_bounds_even_by_a_small_change() -> None:
     machine = debloater(1, capacity_bytes=55_000, forgets_at_once=True)
     machine.on_consumed(100_000, 1_000.0, now_ms=0.0)
 
@@ -157,7 +157,7 @@ def test_the_bounds_are_reached_by_a_small_change_too() -> None:
     assert machine.window_bytes == 55_000
 
 
-def test_what_every_batch_costs_by_itself_does_not_make_batches_smaller_and_smaller() -> None:
+def test_a_fixed_cost_per_batch_does_not_shrink_batches_ever_further() -> None:
     """A call to a service takes a second for any number of rows, so smaller batches do not help."""
     work = worked(2, lambda size: 1_000.0)
 
@@ -166,7 +166,7 @@ def test_what_every_batch_costs_by_itself_does_not_make_batches_smaller_and_smal
     assert work.window_bytes > INITIAL_WINDOW_BYTES
 
 
-def test_what_batches_seem_to_cost_by_themselves_is_bounded() -> None:
+def test_the_estimated_fixed_cost_of_a_batch_is_bounded() -> None:
     rng = random.Random(1)
     machine = debloater(1)
     now_ms = 0.0
@@ -177,7 +177,7 @@ def test_what_batches_seem_to_cost_by_themselves_is_bounded() -> None:
     assert 1_000_000 < machine.window_bytes < 3_000_000  # 4 times half an average batch
 
 
-def test_where_nothing_is_joined_every_batch_costs_what_it_costs() -> None:
+def test_without_joining_each_batch_counts_with_its_full_cost() -> None:
     rng = random.Random(1)
     machine = debloater(1, joins=False)
     now_ms = 0.0
@@ -188,7 +188,7 @@ def test_where_nothing_is_joined_every_batch_costs_what_it_costs() -> None:
     assert 35_000 < machine.window_bytes < 65_000  # 50 batches of 1,000 bytes on average
 
 
-def test_how_long_what_is_queued_takes_is_known_once_something_was_consumed() -> None:
+def test_the_time_to_drain_the_queue_is_known_after_the_first_measurement() -> None:
     machine = debloater(1)
     assert machine.consumed_in_ms(1_000) is None
 
@@ -198,7 +198,7 @@ def test_how_long_what_is_queued_takes_is_known_once_something_was_consumed() ->
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_channel_whose_window_changes_goes_on_to_its_end_in_order(seed: int) -> None:
+def test_a_channel_delivers_everything_in_order_while_its_window_changes(seed: int) -> None:
     """No credit is lost or given twice, so the writer never stops for good."""
     rng = random.Random(seed)
     host = Measured(rng.choice([1, 700, 5_000, CAPACITY_BYTES]), rng)
@@ -210,7 +210,7 @@ def test_a_channel_whose_window_changes_goes_on_to_its_end_in_order(seed: int) -
     assert host.output.flush()
 
 
-def test_a_slow_reader_has_little_in_front_of_it() -> None:
+def test_little_is_queued_in_front_of_a_slow_reader() -> None:
     """The batches that it consumes in the target time, one on its way, and the one in work."""
     host = Measured(CAPACITY_BYTES, random.Random(1), ms_of_row=100.0)
     element = numbers(1)
@@ -240,7 +240,7 @@ def test_without_a_target_the_channel_is_filled_to_its_capacity() -> None:
     assert 50_000 <= gate.statistics()[0].queued_bytes < 51_000
 
 
-def test_time_without_input_is_no_time_of_the_records() -> None:
+def test_idle_time_does_not_count_as_time_of_the_records() -> None:
     gate, output, clock = measured_gate()
     for _ in range(3):
         output.send(numbers(1))
@@ -271,7 +271,7 @@ def test_time_of_marks_counts_with_the_records_after_them() -> None:
     assert gate.statistics()[0].window_bytes < 2 * MIN_WINDOW_BYTES
 
 
-def test_each_input_of_an_operator_holds_what_is_consumed_of_it_in_time() -> None:
+def test_each_input_of_an_operator_has_a_window_for_its_own_cost() -> None:
     """The two sides of a join differ in cost.
 
     With an average of both, the expensive side would hold more than is consumed in the target
@@ -300,7 +300,7 @@ def test_each_input_of_an_operator_holds_what_is_consumed_of_it_in_time() -> Non
         assert 0.8 * 500 / 2 < window_ms < 1.2 * 500 / 2
 
 
-def test_batches_that_take_no_time_to_speak_of_are_measured_together() -> None:
+def test_batches_consumed_in_negligible_time_are_measured_together() -> None:
     gate, output, clock = measured_gate()
     for _ in range(5):
         assert gate.statistics()[0].window_bytes == INITIAL_WINDOW_BYTES
@@ -313,7 +313,7 @@ def test_batches_that_take_no_time_to_speak_of_are_measured_together() -> None:
     assert gate.statistics()[0].window_bytes == 500 * cost_of(numbers(1))
 
 
-def test_what_is_held_back_gives_nothing_back_and_loses_nothing() -> None:
+def test_a_held_back_channel_gives_out_nothing_and_loses_nothing() -> None:
     gate, output, clock = measured_gate()
     while output.flush():
         output.send(numbers(1))

@@ -22,7 +22,7 @@ def test_a_channel_has_one_writer() -> None:
         attach(gate, A)
 
 
-def test_only_its_own_channels_can_be_named() -> None:
+def test_a_gate_accepts_only_its_own_channels() -> None:
     gate = Gate([A])
 
     for name_one in (gate.hold_back, gate.resume, lambda channel: attach(gate, channel)):
@@ -31,12 +31,14 @@ def test_only_its_own_channels_can_be_named() -> None:
 
 
 @pytest.mark.parametrize("arguments", [([A, A],), ([A], 0)])
-def test_a_gate_that_makes_no_sense_is_refused(arguments: tuple[list[ChannelId], int]) -> None:
+def test_a_gate_with_impossible_arguments_is_refused(
+    arguments: tuple[list[ChannelId], int],
+) -> None:
     with pytest.raises(InvariantViolated):
         Gate(*arguments)
 
 
-def test_marks_that_nobody_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_unread_marks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_module, "MAX_QUEUED_MARKS", 3)
     inlet, _ = attach(Gate([A]), A)
     for i in range(3):
@@ -62,7 +64,7 @@ def test_a_stalled_reader_is_left_with_one_watermark_and_one_status() -> None:
 
 
 @pytest.mark.parametrize("between", [RECORDS, Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0)])
-def test_watermarks_merge_only_where_nothing_stands_between_them(between: Element) -> None:
+def test_only_adjacent_watermarks_are_merged(between: Element) -> None:
     gate = Gate([A])
     inlet, _ = attach(gate, A)
     sent = [Watermark(1), Watermark(2), between, Watermark(3), Watermark(4), RECORDS]
@@ -86,7 +88,7 @@ def test_credit_goes_back_in_steps_of_a_quarter() -> None:
     assert returned == [30, 30, 30]
 
 
-def test_credit_that_is_withheld_cannot_be_spent() -> None:
+def test_withheld_credit_cannot_be_spent() -> None:
     gate = Gate([A], capacity_bytes=100)
     inlet, _ = attach(gate, A)
     inlet.offer(RECORDS, 20)
@@ -109,7 +111,7 @@ def test_the_reader_is_woken_once_for_many_elements() -> None:
     assert woken == [True]
 
 
-def test_a_held_back_channel_wakes_nobody() -> None:
+def test_a_held_back_channel_does_not_wake_the_reader() -> None:
     gate = Gate([A])
     inlet, _ = attach(gate, A)
     woken: list[bool] = []
@@ -135,7 +137,7 @@ def test_holding_back_and_resuming_twice_changes_nothing() -> None:
     assert gate.poll() is None
 
 
-def test_a_closed_gate_drops_what_still_comes_and_takes_no_writer() -> None:
+def test_a_closed_gate_drops_late_elements_and_accepts_no_writer() -> None:
     gate = Gate([A, B])
     inlet, _ = attach(gate, A)
     woken: list[bool] = []

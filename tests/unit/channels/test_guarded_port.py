@@ -27,7 +27,7 @@ def watched() -> Iterator["Watched"]:
     watched.close()
 
 
-def test_nobody_is_taken_before_it_starts_and_then_all_that_wait(watched: "Watched") -> None:
+def test_a_port_accepts_waiting_callers_only_once_it_starts(watched: "Watched") -> None:
     caller = watched.call()
     assert watched.heard.empty()
 
@@ -37,7 +37,7 @@ def test_nobody_is_taken_before_it_starts_and_then_all_that_wait(watched: "Watch
     assert watched.next() == Claim(Attempt(1), 3)
 
 
-def test_a_caller_that_hung_up_before_it_was_answered_closes_no_port(watched: "Watched") -> None:
+def test_a_caller_that_hangs_up_early_does_not_close_the_port(watched: "Watched") -> None:
     watched.listener.accepted.put(ConnectionAbortedError())
     watched.port.start()
 
@@ -47,7 +47,7 @@ def test_a_caller_that_hung_up_before_it_was_answered_closes_no_port(watched: "W
 
 
 @pytest.mark.parametrize("code", [errno.EBADF, errno.EINVAL])
-def test_that_nobody_can_connect_any_more_is_told(watched: "Watched", code: int) -> None:
+def test_a_dead_listener_is_reported_as_a_broken_port(watched: "Watched", code: int) -> None:
     error = OSError(code, "the listener is dead")
     watched.listener.accepted.put(error)
 
@@ -57,7 +57,7 @@ def test_that_nobody_can_connect_any_more_is_told(watched: "Watched", code: int)
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-def test_a_process_short_of_files_takes_callers_again_once_it_has_some(
+def test_a_port_accepts_callers_again_after_a_shortage_of_files(
     watched: "Watched", code: int
 ) -> None:
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_a_process_short_of_files_takes_callers_again_once_it_has_some(
     assert watched.next() == Claim(Attempt(1), 3)
 
 
-def test_a_caller_for_whom_there_is_no_thread_is_turned_away_and_the_next_has_its_place(
+def test_a_caller_without_a_thread_is_turned_away_and_frees_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watched = Watched(NetworkLimits(shortage_pause_ms=1, max_pending_handshakes=1))
@@ -97,7 +97,7 @@ def test_a_port_that_is_closed_while_it_pauses_ends_at_once() -> None:
     until(lambda: not is_accepting())
 
 
-def test_a_port_that_is_closed_on_purpose_is_not_broken(watched: "Watched") -> None:
+def test_closing_a_port_does_not_report_it_as_broken(watched: "Watched") -> None:
     watched.port.start()
 
     watched.close()

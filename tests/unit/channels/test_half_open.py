@@ -47,7 +47,7 @@ except OSError as error:
 """
 
 
-def test_both_ends_of_a_data_connection_are_watched_for_as_long_as_is_asked() -> None:
+def test_both_ends_of_a_data_connection_are_watched_for_the_given_time() -> None:
     limits = NetworkLimits(unanswered_ms=5_000)
     ends: queue.Queue[Connection] = queue.Queue()
     server = DataServer(
@@ -70,14 +70,14 @@ def test_both_ends_of_a_data_connection_are_watched_for_as_long_as_is_asked() ->
         server.close()
 
 
-def test_a_control_connection_is_watched_for_as_long_as_a_heartbeat_may_stay_away() -> None:
+def test_a_control_connection_is_watched_for_the_heartbeat_timeout() -> None:
     with socket.socket() as connection:
         prepare(connection, Heartbeat(interval_ms=100, timeout_ms=3_000))
 
         assert_watched(connection, unanswered_ms=3_000)
 
 
-def test_one_lost_packet_is_no_reason_to_give_up() -> None:
+def test_a_connection_is_never_given_up_before_the_minimum_time() -> None:
     with socket.socket() as connection:
         tune(connection, unanswered_ms=100)
 

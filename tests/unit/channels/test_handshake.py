@@ -55,7 +55,7 @@ def test_a_stranger_is_refused_on_both_sides(
     assert refused.value.refusal is refusal
 
 
-def test_a_recorded_answer_is_of_no_use_on_another_connection(ends: Ends) -> None:
+def test_a_recorded_answer_is_refused_on_another_connection(ends: Ends) -> None:
     recording = Recording(ends[1])
     Server(ends[0])
     prove_token(recording, TOKEN, attempt=Attempt(3), slot=1)  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def test_a_recorded_answer_is_of_no_use_on_another_connection(ends: Ends) -> Non
     assert outcome.refusal is Refusal.WRONG_TOKEN
 
 
-def test_the_token_does_not_travel(ends: Ends) -> None:
+def test_the_token_is_never_sent(ends: Ends) -> None:
     recording = Recording(ends[1])
     Server(ends[0])
 
@@ -80,7 +80,7 @@ def test_the_token_does_not_travel(ends: Ends) -> None:
         assert form not in recording.sent + recording.received
 
 
-def test_a_server_without_the_token_is_not_believed(ends: Ends) -> None:
+def test_a_client_rejects_a_server_without_the_token(ends: Ends) -> None:
     server = Server(ends[0], token="f" * 32, is_lenient=True)
 
     with pytest.raises(ProtocolError, match="does not know the attempt's token"):
@@ -89,7 +89,7 @@ def test_a_server_without_the_token_is_not_believed(ends: Ends) -> None:
     server.outcome()
 
 
-def test_something_else_that_listens_is_named(ends: Ends) -> None:
+def test_a_listener_with_another_protocol_is_reported(ends: Ends) -> None:
     ends[0].sendall(b"HTTP/1.1 400 Bad Request\r\n" + bytes(64))
 
     with pytest.raises(ProtocolError, match="does not speak ftdash/1"):
@@ -97,7 +97,7 @@ def test_something_else_that_listens_is_named(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(ANSWER_BYTES - 1)])
-def test_a_client_that_goes_away_in_the_middle_is_refused(ends: Ends, said: bytes) -> None:
+def test_a_client_that_leaves_mid_handshake_is_refused(ends: Ends, said: bytes) -> None:
     server = Server(ends[0])
     ends[1].sendall(said)
     ends[1].shutdown(socket.SHUT_WR)
@@ -108,7 +108,7 @@ def test_a_client_that_goes_away_in_the_middle_is_refused(ends: Ends, said: byte
     assert (outcome.refusal, outcome.claim) == (Refusal.MALFORMED, None)
 
 
-def test_a_client_that_says_nothing_is_refused_in_time(ends: Ends) -> None:
+def test_a_silent_client_is_refused_after_the_timeout(ends: Ends) -> None:
     server = Server(ends[0], timeout_ms=20)
 
     outcome = server.outcome()
@@ -117,7 +117,7 @@ def test_a_client_that_says_nothing_is_refused_in_time(ends: Ends) -> None:
     assert outcome.refusal is Refusal.MALFORMED
 
 
-def test_a_client_that_has_proved_itself_may_still_be_turned_away(ends: Ends) -> None:
+def test_a_client_with_the_right_token_may_still_be_turned_away(ends: Ends) -> None:
     Server(ends[0], refusal=Refusal.DUPLICATE)
 
     with pytest.raises(HandshakeRefused, match="its slot has connected before"):

@@ -29,11 +29,11 @@ def test_origins_arrive_as_they_were_sent(sent_origins: Origins) -> None:
 
 
 @pytest.mark.parametrize("unsaid", [(), (origin("x" * 300),)])
-def test_what_is_unknown_or_too_long_is_left_out(unsaid: Origins) -> None:
+def test_unknown_or_overlong_origins_are_left_out(unsaid: Origins) -> None:
     assert origin_frame(7, unsaid, LIMITS) == b""
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00", b"\x81\xa5split\x01", b"\x81\xa5split\xa1\xff"])
-def test_bytes_that_are_no_origins_are_the_peers_fault(body: bytes) -> None:
+def test_malformed_origins_raise_a_protocol_error(body: bytes) -> None:
     with pytest.raises(ProtocolError, match="the origins of a batch cannot be read"):
         origins_of(Frame(Kind.ORIGIN, 7, pa.py_buffer(body)))

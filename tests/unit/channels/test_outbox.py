@@ -11,7 +11,7 @@ from pipelines.domain.ids import ChannelId
 RECORDS = Records(pa.record_batch({"n": [1]}))
 
 
-def test_nothing_is_taken_while_anything_waits_even_if_it_would_pass() -> None:
+def test_an_outbox_holds_elements_until_its_channel_opens() -> None:
     credit, passed = Credit(), list[Element]()
     outbox = Outbox(ChannelId("a"), credit, passed.append)
     outbox.send(Watermark(1))
@@ -23,7 +23,7 @@ def test_nothing_is_taken_while_anything_waits_even_if_it_would_pass() -> None:
     assert passed == [Watermark(1)]
 
 
-def test_records_that_wait_for_credit_say_so_although_a_mark_would_pass() -> None:
+def test_a_mark_does_not_overtake_records_that_wait_for_credit() -> None:
     credit, passed = Credit(), list[Element]()
     outbox = Outbox(ChannelId("a"), credit, passed.append)
     credit.open(1)
@@ -35,7 +35,7 @@ def test_records_that_wait_for_credit_say_so_although_a_mark_would_pass() -> Non
     assert passed == []
 
 
-def test_a_reader_that_has_the_end_may_go() -> None:
+def test_a_reader_may_leave_after_it_received_the_end() -> None:
     credit, passed = Credit(), list[Element]()
     outbox = Outbox(ChannelId("a"), credit, passed.append)
     credit.open(10)
@@ -45,7 +45,7 @@ def test_a_reader_that_has_the_end_may_go() -> None:
     assert outbox.flush()
 
 
-def test_a_reader_that_goes_before_the_end_is_an_error() -> None:
+def test_a_reader_that_leaves_before_the_end_is_an_error() -> None:
     credit = Credit()
     outbox = Outbox(ChannelId("a"), credit, list[Element]().append)
     credit.close("the reader is gone")

@@ -59,7 +59,7 @@ def test_a_slot_of_another_attempt_is_refused_counted_and_reported(
     assert slots.failures == [], "who was never let in cannot fail us"
 
 
-def test_a_slot_listens_where_it_can_and_is_reached_where_it_says() -> None:
+def test_a_slot_may_bind_another_address_than_it_announces() -> None:
     network = SlotNetwork(
         0,
         Attempt(1),
@@ -77,7 +77,7 @@ def test_a_slot_listens_where_it_can_and_is_reached_where_it_says() -> None:
     assert host == "slot-0.behind.a.gateway.example"
 
 
-def test_a_slot_connects_once_an_attempt(slots: "Slots") -> None:
+def test_a_slot_connects_only_once_per_attempt(slots: "Slots") -> None:
     slots.start(0)
     slots.dial_as_peer(1)
 
@@ -85,7 +85,7 @@ def test_a_slot_connects_once_an_attempt(slots: "Slots") -> None:
         slots.dial_as_peer(1)
 
 
-def test_callers_that_say_nothing_are_bounded(slots: "Slots") -> None:
+def test_the_number_of_silent_callers_is_bounded(slots: "Slots") -> None:
     network = slots.start(0)
     silent = [socket.create_connection(network.address) for _ in range(3)]
 
@@ -99,7 +99,7 @@ def test_callers_that_say_nothing_are_bounded(slots: "Slots") -> None:
     wait_until(lambda: is_let_in(slots))
 
 
-def test_a_caller_that_says_nothing_is_sent_away(slots: "Slots") -> None:
+def test_a_silent_caller_is_refused_after_the_timeout(slots: "Slots") -> None:
     network = slots.start(0, limits=NetworkLimits(handshake_timeout_ms=200))
     with socket.create_connection(network.address) as silent:
         silent.settimeout(DEADLINE_S)
@@ -110,7 +110,7 @@ def test_a_caller_that_says_nothing_is_sent_away(slots: "Slots") -> None:
     assert slots.refused[0].refusal is Refusal.MALFORMED
 
 
-def test_a_peer_that_is_not_there_is_named(slots: "Slots") -> None:
+def test_an_unreachable_peer_is_named(slots: "Slots") -> None:
     network = slots.start(0)
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
@@ -119,7 +119,7 @@ def test_a_peer_that_is_not_there_is_named(slots: "Slots") -> None:
         network.connect([PeerAddress(1, "127.0.0.1", port)])
 
 
-def test_an_end_after_the_end_of_all_input_is_no_failure(slots: "Slots") -> None:
+def test_a_connection_may_close_after_the_end_of_all_input(slots: "Slots") -> None:
     gate = slots.gate_in(slots.start(0))
     peer = slots.dial_as_peer(1)
     open_channel(peer)
@@ -132,7 +132,7 @@ def test_an_end_after_the_end_of_all_input_is_no_failure(slots: "Slots") -> None
     assert slots.failures == []
 
 
-def test_an_end_without_the_end_of_input_is_a_failure_and_no_end(slots: "Slots") -> None:
+def test_a_connection_lost_before_the_end_of_input_is_a_failure_not_an_end(slots: "Slots") -> None:
     gate = slots.gate_in(slots.start(0))
     peer = slots.dial_as_peer(1)
     open_channel(peer)
@@ -246,7 +246,7 @@ def test_a_writer_blocked_in_the_kernel_ends_when_the_network_closes(slots: "Slo
     closing.join(DEADLINE_S)
 
 
-def test_what_was_sent_arrives_although_the_writer_closes_at_once(slots: "Slots") -> None:
+def test_sent_records_arrive_even_if_the_writer_closes_at_once(slots: "Slots") -> None:
     reading, writing = slots.start(0), slots.start(1, limits=PATIENT)
     gate = slots.gate_in(reading, capacity_bytes=64 << 20)
     writing.connect([slots.address(0)])
@@ -264,7 +264,7 @@ def test_what_was_sent_arrives_although_the_writer_closes_at_once(slots: "Slots"
     assert slots.failures == []
 
 
-def test_credit_that_crosses_the_close_does_not_cost_the_last_bytes(slots: "Slots") -> None:
+def test_credit_that_arrives_during_close_does_not_lose_the_last_bytes(slots: "Slots") -> None:
     network = slots.start(0, limits=PATIENT)
     output = network.output(A, 1)
     reader = slots.listen_as_peer(network)
@@ -287,7 +287,7 @@ def test_credit_that_crosses_the_close_does_not_cost_the_last_bytes(slots: "Slot
 
 
 @pytest.mark.parametrize("accepted", [0, 1, 11, 12, 13, 500, 512])
-def test_what_the_kernel_does_not_take_at_once_is_sent_after(accepted: int) -> None:
+def test_bytes_that_the_kernel_does_not_take_at_once_are_sent_later(accepted: int) -> None:
     connection = ReluctantConnection(accepted)
     parts = [bytes(range(12)), pa.py_buffer(b"x" * 500)]
 
@@ -325,7 +325,7 @@ def test_a_closed_network_gives_no_channels(slots: "Slots") -> None:
         network.output(ChannelId("b"), 0).send(Watermark(1))
 
 
-def test_a_channel_name_that_no_peer_would_take_is_refused(slots: "Slots") -> None:
+def test_a_channel_name_too_long_for_the_peer_is_refused(slots: "Slots") -> None:
     with pytest.raises(Rejected, match="shorten the uids"):
         slots.start(0).output(ChannelId("x" * 5_000), 1)
 

@@ -60,7 +60,7 @@ def test_a_certificate_that_has_expired_is_refused_before_any_slot_is_started(
         Tls.load(expired).check()
 
 
-def test_what_is_sent_arrives_encrypted(ours: Authority) -> None:
+def test_data_is_encrypted_on_the_wire(ours: Authority) -> None:
     left, right = socket.socketpair()
     listening, tapped = socket.socketpair()
     seen = bytearray()
@@ -80,7 +80,7 @@ def test_what_is_sent_arrives_encrypted(ours: Authority) -> None:
     assert len(seen) > len(received)
 
 
-def test_both_ends_send_more_than_fits_at_once_and_neither_waits_for_the_other(
+def test_both_ends_can_send_more_than_fits_without_blocking_each_other(
     ends: tuple[TlsConnection, TlsConnection],
 ) -> None:
     with ThreadPoolExecutor(4) as threads:
@@ -105,7 +105,7 @@ def test_a_reader_that_waits_does_not_hold_up_a_writer(
         assert waiting.result(DEADLINE_S) == b"back"
 
 
-def test_what_was_sent_before_the_end_is_still_read_after_it(
+def test_data_sent_before_the_end_can_still_be_read_after_it(
     ends: tuple[TlsConnection, TlsConnection],
 ) -> None:
     one, other = ends
@@ -140,7 +140,7 @@ def test_a_reader_with_a_deadline_does_not_wait_longer(
         one.recv(1)
 
 
-def test_a_writer_does_not_wait_longer_for_a_reader_that_hangs_than_its_socket_allows(
+def test_a_write_to_a_hanging_reader_ends_after_the_sockets_timeout(
     ours: Authority,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -175,7 +175,7 @@ def test_a_client_without_a_certificate_is_refused(ours: Authority) -> None:
     assert isinstance(server, HandshakeRefused)
 
 
-def test_an_authority_that_only_the_server_trusts_does_not_deceive_a_client(
+def test_a_client_refuses_a_server_whose_authority_it_does_not_trust(
     ours: Authority, theirs: Authority
 ) -> None:
     """The server would admit the client, but the client does not trust the server."""
@@ -187,7 +187,7 @@ def test_an_authority_that_only_the_server_trusts_does_not_deceive_a_client(
     assert "certificate verify failed" in str(client)
 
 
-def test_whoever_speaks_no_tls_is_refused_and_reported(ours: Authority) -> None:
+def test_a_client_without_tls_is_refused_and_reported(ours: Authority) -> None:
     refused: list[RefusedConnection] = []
     network = network_of(0, ours.tls(), refused)
     try:

@@ -48,7 +48,7 @@ BATCH = pa.record_batch({"n": [1, 2, 3], "s": ["a", None, "c"]})
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_frames_are_cut_wherever_the_bytes_happen_to_break(seed: int) -> None:
+def test_frames_are_cut_correctly_however_the_bytes_are_split(seed: int) -> None:
     rng = random.Random(seed)
     sizes = [rng.choice([0, 1, 12, 5_000, 200_000]) for _ in range(20)]
     bodies = [rng.randbytes(size) for size in sizes]
@@ -198,7 +198,7 @@ def test_a_damaged_batch_is_refused_or_read_and_never_fatal(seed: int) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.RECORDS, Kind.DICTIONARIES])
 @pytest.mark.parametrize("body", [b"", bytes(100), b"\xff" * 64], ids=["none", "zeros", "ones"])
-def test_bytes_that_are_no_batch_are_refused(kind: Kind, body: bytes) -> None:
+def test_bytes_that_are_not_a_batch_are_refused(kind: Kind, body: bytes) -> None:
     decoder = RecordsDecoder()
     decoder.on_schema(sent_as(RecordsEncoder(ChannelId("a"), 0, LIMITS), BATCH)[0])
 
@@ -206,12 +206,12 @@ def test_bytes_that_are_no_batch_are_refused(kind: Kind, body: bytes) -> None:
         decoder.decode(Frame(kind, 0, pa.py_buffer(body)))
 
 
-def test_bytes_that_are_no_schema_are_refused() -> None:
+def test_bytes_that_are_not_a_schema_are_refused() -> None:
     with pytest.raises(ProtocolError, match="a schema cannot be read"):
         RecordsDecoder().on_schema(Frame(Kind.SCHEMA, 0, pa.py_buffer(bytes(64))))
 
 
-def test_a_batch_that_no_peer_would_take_is_refused_with_its_setting() -> None:
+def test_a_batch_above_the_frame_limit_is_refused_naming_the_setting() -> None:
     encoder = RecordsEncoder(ChannelId("a[0]>b.0[1]"), 0, LIMITS)
     batch = pa.record_batch({"n": range(1 << 17)})
 

@@ -14,9 +14,7 @@ CHUNKED = pa.concat_tables([TABLE.slice(0, 4), TABLE.slice(4)])
 
 @pytest.mark.parametrize("table", [TABLE, CHUNKED])
 @pytest.mark.parametrize("splits", [1, 2, 3, 20])
-def test_the_splits_have_every_row_once_and_later_ones_hold_later_rows(
-    table: pa.Table, splits: int
-) -> None:
+def test_the_splits_hold_every_row_once_in_order(table: pa.Table, splits: int) -> None:
     source = ArrowRows(table, "at", splits=splits, batch_rows=2)
 
     names = [source.split_id(index) for index in range(splits)]
@@ -26,7 +24,7 @@ def test_the_splits_have_every_row_once_and_later_ones_hold_later_rows(
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3, 20])
-def test_an_offset_gives_the_rest_of_the_split_and_its_rows_time(splits: int) -> None:
+def test_an_offset_yields_the_rest_of_the_split_and_its_event_times(splits: int) -> None:
     source = ArrowRows(CHUNKED, "at", splits=splits, batch_rows=2)
 
     for index in range(splits):
@@ -38,13 +36,13 @@ def test_an_offset_gives_the_rest_of_the_split_and_its_rows_time(splits: int) ->
     assert source.event_time_ms(1_000, 0) is None
 
 
-def test_a_batch_is_as_long_as_it_may_be() -> None:
+def test_batches_are_filled_up_to_the_maximum_number_of_rows() -> None:
     batches = list(ArrowRows(CHUNKED, batch_rows=3).read(0, 0))
 
     assert [batch.num_rows for batch in batches] == [3, 3, 3, 2]
 
 
-def test_what_cannot_be_read_is_refused() -> None:
+def test_impossible_splits_or_event_time_columns_are_refused() -> None:
     with pytest.raises(Rejected, match="at least one split and one row"):
         ArrowRows(TABLE, splits=0)
     with pytest.raises(Rejected, match="The event time column id must be"):

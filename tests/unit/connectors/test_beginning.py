@@ -20,7 +20,7 @@ from pipelines.domain.ids import Uid
 SCHEMA = pa.schema([("key", pa.int64())])
 
 
-def test_who_knows_the_listing_sees_the_same_files_whatever_has_become_of_them(
+def test_a_known_listing_shows_the_same_files_after_the_directory_changed(
     tmp_path: Path,
 ) -> None:
     for name in ("b.csv", "a.csv", ".hidden.csv", "_other.csv", "c.jsonl"):
@@ -38,7 +38,7 @@ def test_who_knows_the_listing_sees_the_same_files_whatever_has_become_of_them(
     assert input_files(tmp_path, ".csv") == (tmp_path / "a.csv", tmp_path / "aa.csv")
 
 
-def test_a_directory_with_a_listing_of_its_own_is_read_by_that(tmp_path: Path) -> None:
+def test_a_directory_with_its_own_listing_is_read_by_it(tmp_path: Path) -> None:
     for name in ("b.csv", "a.csv"):
         (tmp_path / name).touch()
     write_listing(tmp_path)
@@ -51,21 +51,21 @@ def test_a_directory_with_a_listing_of_its_own_is_read_by_that(tmp_path: Path) -
     assert list(listed.values()) == [["a.csv", "b.csv"]]
 
 
-def test_files_that_are_named_one_by_one_are_not_listed(tmp_path: Path) -> None:
+def test_files_given_by_name_are_not_listed(tmp_path: Path) -> None:
     with listing_once({}) as listed:
         assert input_files([tmp_path / "x.csv"], ".csv") == (tmp_path / "x.csv",)
 
     assert listed == {}
 
 
-def test_a_directory_that_cannot_be_listed_is_not_empty(tmp_path: Path) -> None:
+def test_a_missing_directory_is_not_reported_as_an_empty_one(tmp_path: Path) -> None:
     with pytest.raises(Rejected, match="does not exist"):
         input_files(tmp_path / "gone", ".csv")
     with pytest.raises(Rejected, match=r"There are no \.csv files"):
         input_files(tmp_path, ".csv")
 
 
-def test_what_was_found_travels_packed() -> None:
+def test_a_beginning_survives_packing_and_is_small() -> None:
     splits = {Uid("clicks"): [SplitProgress("clicks-0", 7, end_offset=9)]}
     names = [f"part-{number:08}.parquet" for number in range(1_000)]
     found = Beginning(directories={"/data/*.parquet": names}, splits=splits)
@@ -75,7 +75,7 @@ def test_what_was_found_travels_packed() -> None:
     assert Beginning.unpacked(b"") == Beginning()
 
 
-def test_logs_begin_once_for_all_and_directories_need_not(tmp_path: Path) -> None:
+def test_logs_have_one_common_beginning_and_directories_do_not(tmp_path: Path) -> None:
     redis = RedisStreams("redis://localhost", ("s",), schema=SCHEMA)
     kafka = KafkaTopics(KafkaAddress("localhost:9092"), ("t",), format=JsonValues(SCHEMA))
 

@@ -140,7 +140,7 @@ def test_building_with_a_sink_contacts_nothing(sink: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("sink", [*OF_SERVERS, *OF_KAFKA])
-def test_a_start_does_ask_the_target(sink: str, tmp_path: Path) -> None:
+def test_a_start_contacts_the_target(sink: str, tmp_path: Path) -> None:
     """Otherwise the two tests above could pass because no contact is ever noticed."""
     pipeline = build(SINKS[sink](tmp_path))
 
@@ -149,7 +149,9 @@ def test_a_start_does_ask_the_target(sink: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sink", ["ExactlyOnceFiles", *OF_SERVERS])
-def test_a_column_that_does_not_fit_is_refused_without_asking(sink: str, tmp_path: Path) -> None:
+def test_a_misfit_column_is_refused_without_contacting_the_server(
+    sink: str, tmp_path: Path
+) -> None:
     env = Environment()
     text = pa.schema([("text", pa.month_day_nano_interval())])
     rows = env.source(ArrowRows(text.empty_table()), uid="in")
@@ -158,7 +160,7 @@ def test_a_column_that_does_not_fit_is_refused_without_asking(sink: str, tmp_pat
         rows.sink(SINKS[sink](tmp_path), uid="out")
 
 
-def test_every_connector_is_built_here() -> None:
+def test_these_tests_build_every_connector() -> None:
     built = {name.partition(",")[0] for name in (*SOURCES, *SINKS)}
     assert built | NO_ENDS == set(connectors.__all__)
 

@@ -17,14 +17,14 @@ WITHOUT = {"BlackHole", "Collect", "GrowingSource"}
 
 
 @pytest.mark.parametrize("name", connectors.__all__)
-def test_the_page_has_every_connector(name: str) -> None:
+def test_the_reference_page_lists_every_connector(name: str) -> None:
     assert re.search(
         rf"^::: pipelines\.connectors\.[\w.]+\.{name}$|`{name}`", PAGE.read_text(), re.M
     )
 
 
 @pytest.mark.parametrize("name", sorted(set(CLASSES) - WITHOUT))
-def test_a_connector_says_what_each_parameter_means(name: str) -> None:
+def test_a_connector_documents_each_of_its_parameters(name: str) -> None:
     connector = getattr(connectors, name)
     parameters = set(inspect.signature(connector).parameters) - OURS
 

@@ -12,7 +12,7 @@ import pipelines.connectors as facade
 
 
 @pytest.mark.parametrize("name", facade.__all__)
-def test_each_name_is_what_its_module_calls_so_and_the_type_checker_sees_the_same(
+def test_each_name_is_its_modules_object_for_python_and_the_type_checker(
     name: str,
 ) -> None:
     typed = {
@@ -26,7 +26,7 @@ def test_each_name_is_what_its_module_calls_so_and_the_type_checker_sees_the_sam
     assert typed.keys() == set(facade.__all__) == set(dir(facade))
 
 
-def test_what_is_no_connector_is_no_attribute() -> None:
+def test_an_unknown_connector_is_not_an_attribute() -> None:
     assert not hasattr(facade, "NoConnector")
 
 

@@ -12,7 +12,7 @@ SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("at", EVENT_TIME)])
 
 
 @pytest.mark.parametrize("offset", [0, 1, 99, 100, 250])
-def test_any_offset_begins_the_same_rows(offset: int) -> None:
+def test_reading_from_any_offset_yields_the_same_rows(offset: int) -> None:
     whole = rows(generator(batch_rows=100), 1, 0)
 
     assert rows(generator(batch_rows=7), 1, offset) == whole[offset:]
@@ -50,7 +50,7 @@ def test_numbers_do_not_change_with_a_new_version() -> None:
     assert draws.integers("n", 0, 1000).tolist() == GOLDEN
 
 
-def test_rows_come_at_the_rate_shared_by_all_splits() -> None:
+def test_all_splits_share_the_row_rate() -> None:
     clock = [10.0]
     source = generator(rows_per_s=40.0, now_s=lambda: clock[0])
     batches = source.read(0, 5)
@@ -78,7 +78,7 @@ def test_rows_that_do_not_fit_the_schema_are_refused_at_the_start() -> None:
         source.validate()
 
 
-def test_a_rate_of_nothing_is_refused() -> None:
+def test_a_rate_of_zero_is_refused() -> None:
     with pytest.raises(Rejected, match=r"0\.0 rows/s"):
         generator(rows_per_s=0.0)
 

@@ -20,7 +20,7 @@ SPLITS, SPLIT_RECORDS = 7, 10
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_ranges_follow_on_one_another_and_cover_every_split_once(seed: int) -> None:
+def test_ranges_are_contiguous_and_cover_every_split_once(seed: int) -> None:
     """Subtasks read the splits in turn, and the number of subtasks changes at some cuts."""
     rng = random.Random(seed)
     readers = [initial(0, 1)]
@@ -39,7 +39,7 @@ def test_ranges_follow_on_one_another_and_cover_every_split_once(seed: int) -> N
     assert read == {str(split): None for split in range(SPLITS)}
 
 
-def test_nothing_read_is_no_range() -> None:
+def test_nothing_read_gives_no_range() -> None:
     cut = [SplitPositions(((0, 4),), 1, 1).to_json()]
 
     assert ranges(cut, cut) == []
@@ -47,7 +47,7 @@ def test_nothing_read_is_no_range() -> None:
     assert ranges(["positions of another kind"], ["positions of another kind"]) == []
 
 
-def test_named_splits_go_from_where_they_were_to_where_they_are() -> None:
+def test_named_splits_range_from_the_old_to_the_new_offset() -> None:
     before = named(SplitProgress("a", 3, 3), SplitProgress("b", 9, 9, is_finished=True))
     after = named(
         SplitProgress("a", 8, 8),
@@ -64,7 +64,7 @@ def test_named_splits_go_from_where_they_were_to_where_they_are() -> None:
     ]
 
 
-def test_a_named_split_that_was_read_to_its_end_has_none() -> None:
+def test_the_range_of_a_finished_named_split_has_no_end() -> None:
     before = named(SplitProgress("a", 3, 3))
     after = named(SplitProgress("a", 8, 8, is_finished=True), SplitProgress("e", is_finished=True))
 

@@ -42,7 +42,7 @@ def test_each_subtask_reads_its_splits_in_ascending_order(seed: int) -> None:
         assert read == sorted(read)
 
 
-def test_an_endless_sequence_needs_no_end_to_be_dealt_again() -> None:
+def test_an_endless_sequence_of_splits_can_be_redistributed() -> None:
     old = [SplitPositions(((1000, 7),), 1002, 2), SplitPositions((), 999, 2)]
 
     new = [redistribute(old, subtask, 3) for subtask in range(3)]
@@ -61,11 +61,11 @@ def test_positions_survive_json() -> None:
     assert position.to_json() == {"backlog": ((1, 5),), "frontier": 3, "stride": 2}
 
 
-def test_an_empty_split_is_left_behind() -> None:
+def test_the_position_moves_past_an_empty_split() -> None:
     assert initial(0, 2).finished(lambda _: True) == SplitPositions((), 2, 2)
 
 
-def test_behind_the_last_split_the_position_stays() -> None:
+def test_the_position_stays_after_the_last_split() -> None:
     assert initial(0, 2).finished(lambda _: False) == initial(0, 2)
 
 

@@ -27,7 +27,7 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_source_that_is_as_it_was_can_go_back(directory: Path) -> None:
+def test_an_unchanged_source_can_be_rewound(directory: Path) -> None:
     position = read_until(directory, split=2, offset=3)
 
     assert problems_of(UID, source_in(directory), [position], ahead=True) == []
@@ -46,7 +46,7 @@ def test_a_vanished_file_moves_the_others_up_and_is_noticed_by_name(
     assert f"'{file_of(directory, 'd').name}'" in problem
 
 
-def test_a_file_that_was_added_before_what_was_read_is_noticed(directory: Path) -> None:
+def test_a_file_added_before_the_read_ones_is_noticed(directory: Path) -> None:
     position = read_until(directory, split=2, offset=3)
     write(file_of(directory, "a").with_stem("aa"), first=0)
 
@@ -76,7 +76,7 @@ def test_a_file_that_was_replaced_while_it_was_read_is_refused_by_name(
     assert f"'{file_of(directory, 'c').name}' has changed since it was read" in problem
 
 
-def test_a_split_that_is_read_on_stays_the_one_that_was_begun(directory: Path) -> None:
+def test_a_restored_split_keeps_the_version_that_was_begun(directory: Path) -> None:
     """A replacement must not pass for the original because a restored subtask opened it."""
     position = read_until(directory, split=2, offset=3)
     write(file_of(directory, "c"), first=70)
@@ -88,14 +88,14 @@ def test_a_split_that_is_read_on_stays_the_one_that_was_begun(directory: Path) -
     assert problems_of(UID, source, [restored.beside(position)], ahead=True) != []
 
 
-def test_a_file_that_was_not_begun_may_still_be_written_anew(directory: Path) -> None:
+def test_a_file_that_is_not_yet_begun_may_still_be_replaced(directory: Path) -> None:
     position = read_until(directory, split=2, offset=0)
     write(file_of(directory, "c"), first=70, records=9)
 
     assert problems_of(UID, source_in(directory), [position], ahead=True) == []
 
 
-def test_what_was_read_completely_may_be_gone_where_a_listing_keeps_its_place(
+def test_a_fully_read_file_may_vanish_if_a_listing_keeps_its_place(
     directory: Path,
 ) -> None:
     write_listing(directory)
@@ -105,7 +105,7 @@ def test_what_was_read_completely_may_be_gone_where_a_listing_keeps_its_place(
     assert problems_of(UID, source_in(directory), [position], ahead=True) == []
 
 
-def test_a_listed_file_that_is_still_to_be_read_and_gone_is_named(directory: Path) -> None:
+def test_a_missing_listed_file_that_is_still_to_be_read_is_named(directory: Path) -> None:
     write_listing(directory)
     position = read_until(directory, split=2, offset=3)
     file_of(directory, "e").unlink()
@@ -140,7 +140,7 @@ def test_no_vanished_file_goes_unnoticed_at_any_parallelism(seed: int, tmp_path:
     assert bool(problems_of(UID, source_in(tmp_path), positions, ahead=True)) == (opened > 0)
 
 
-def test_a_source_that_cannot_tell_versions_is_held_to_its_names() -> None:
+def test_a_source_without_versions_is_checked_by_names() -> None:
     position = SplitPositions.from_json(
         {"backlog": [[0, 4]], "frontier": 1, "stride": 1, "seen": [{"index": 0, "name": "gone"}]}
     )
@@ -150,13 +150,13 @@ def test_a_source_that_cannot_tell_versions_is_held_to_its_names() -> None:
     assert "'gone'" in problem
 
 
-def test_a_position_of_an_older_release_remembers_nothing_and_is_taken(directory: Path) -> None:
+def test_a_position_of_an_older_release_without_memory_is_accepted(directory: Path) -> None:
     position = SplitPositions.from_json({"backlog": [[2, 3]], "frontier": 3, "stride": 1})
 
     assert problems_of(UID, source_in(directory), [position], ahead=True) == []
 
 
-def test_file_sources_tell_versions(directory: Path) -> None:
+def test_file_sources_have_versioned_splits(directory: Path) -> None:
     assert isinstance(source_in(directory), VersionedSplits)
 
 

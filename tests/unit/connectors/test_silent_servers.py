@@ -42,7 +42,7 @@ QUESTIONS: dict[str, Question] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_where_a_person_waits_a_silent_server_is_named_soon(
+def test_a_silent_server_is_named_soon_when_a_person_waits(
     silent_port: int, question: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_long(monkeypatch)
@@ -55,7 +55,7 @@ def test_where_a_person_waits_a_silent_server_is_named_soon(
 
 
 @pytest.mark.slow
-def test_a_database_of_rows_that_is_silent_is_given_up(
+def test_a_connection_to_a_silent_rows_database_times_out(
     silent_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipelines.domain.clock.POSTGRESQL_CONNECT_S", 2)
@@ -68,7 +68,7 @@ def test_a_database_of_rows_that_is_silent_is_given_up(
     assert time.monotonic() - began < SOON_S
 
 
-def test_an_address_of_rows_has_the_last_word() -> None:
+def test_the_options_in_a_database_address_override_the_defaults() -> None:
     url = "postgres://ann@db/d?connect_timeout=3&keepalives_idle=60"
 
     options = database_at(url)["OPTIONS"]

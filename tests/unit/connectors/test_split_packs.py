@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HOSTILE_NAMES = [HOSTILE, "a\nb", "\0", "", "ä" * 255, "part-1", "part-10", '"', "part-1 "]
 
 
-def test_a_pack_gives_every_name_back_as_it_was() -> None:
+def test_a_pack_returns_every_name_unchanged() -> None:
     assert names_in(pack_of(HOSTILE_NAMES)) == sorted(HOSTILE_NAMES)
     assert [len(names_in(pack)) for pack in packs_of([str(n) for n in range(2_500)])] == [
         1_000,
@@ -36,13 +36,13 @@ def test_a_pack_gives_every_name_back_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("pack", ["", "no base64", "AAAA", pack_of(["a"])[:-8]])
-def test_what_is_no_pack_is_refused_as_other_positions_are(pack: str) -> None:
+def test_a_malformed_pack_is_refused_like_other_positions(pack: str) -> None:
     with pytest.raises(msgspec.ValidationError, match="the names of finished splits"):
         names_in(pack)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_splits_that_are_dealt_again_and_again_are_the_same_as_in_a_plain_set(
+def test_repeatedly_redistributed_splits_match_a_plain_set(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(split_progress, "PACK_NAMES", 5)
@@ -77,21 +77,21 @@ def test_splits_that_are_dealt_again_and_again_are_the_same_as_in_a_plain_set(
             assert {owner_by_name(name, parallelism) for name in positions.names()} <= {subtask}
 
 
-def test_a_pack_whose_owner_stays_is_kept_as_it_is() -> None:
+def test_a_pack_whose_owner_stays_is_kept_unchanged() -> None:
     pack = pack_of(["a", "b"])
     share = owned([NamedPositions((), True, (pack,))], lambda _: 1, 1)
 
     assert share.finished == [pack]
 
 
-def test_a_name_that_two_packs_have_is_found() -> None:
+def test_a_name_in_two_packs_violates_an_invariant() -> None:
     packs = (pack_of(["a", "b"]), pack_of(["b", "c"]))
 
     with pytest.raises(InvariantViolated, match="a split has one owner"):
         owned([NamedPositions((), True, packs)], lambda _: 0, 0)
 
 
-def test_an_old_point_is_read_and_a_small_one_is_written_as_before() -> None:
+def test_an_old_point_is_read_and_a_small_one_keeps_the_old_format() -> None:
     stored = b'{"splits":[{"name":"a","is_finished":true}],"has_looked":true}'
     positions = NamedPositions.from_json(msgspec.json.decode(stored))
 
@@ -99,7 +99,7 @@ def test_an_old_point_is_read_and_a_small_one_is_written_as_before() -> None:
     assert list(positions.names()) == ["a"]
 
 
-def test_what_was_read_between_two_cuts_does_not_look_into_a_pack_that_both_have(
+def test_ranges_between_two_cuts_do_not_unpack_packs_in_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     both, new = pack_of(["a", "b"]), pack_of(["c", "d"])

@@ -21,7 +21,7 @@ def test_an_interval_without_records_begins_no_transaction() -> None:
     assert target.transactions == []
 
 
-def test_a_transaction_is_told_behind_which_checkpoint_it_begins() -> None:
+def test_a_transaction_knows_the_checkpoint_after_which_it_begins() -> None:
     target, writer = opened(FakeTransactionsSink())
     writer.write(records([1]))
     for checkpoint_id in (3, 4, 6):  # the second interval has no records
@@ -32,7 +32,7 @@ def test_a_transaction_is_told_behind_which_checkpoint_it_begins() -> None:
     assert target.begun_after == [NO_CHECKPOINT, 4, 6]
 
 
-def test_a_refused_transaction_goes_on_and_is_prepared_with_the_next_checkpoint(
+def test_a_transaction_that_cannot_prepare_joins_the_next_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(transaction: FakeTransaction, checkpoint_id: CheckpointId) -> None:
@@ -68,7 +68,7 @@ def test_a_prepared_transaction_is_invisible_until_it_is_committed() -> None:
     assert sink.visible() == [1, 2]
 
 
-def test_a_transaction_is_committed_once_however_often_and_by_whomever() -> None:
+def test_a_transaction_is_committed_once_by_any_number_of_commits_and_writers() -> None:
     sink = FakeTransactionsSink()
     _, writer = opened(sink)
     writer.write(records([1]))
@@ -100,7 +100,7 @@ def test_a_lost_transaction_is_reported_with_what_it_held() -> None:
     assert loss.value.checkpoint_id == SECOND
 
 
-def test_of_the_first_interval_the_start_is_named() -> None:
+def test_a_loss_in_the_first_interval_names_the_start() -> None:
     sink = FakeTransactionsSink()
     _, writer = opened(sink)
     writer.write(records([1]))
@@ -112,7 +112,7 @@ def test_of_the_first_interval_the_start_is_named() -> None:
 
 
 @pytest.mark.parametrize("first_deed", ["write", "prepare"])
-def test_orphans_are_ended_once_what_was_restored_is_committed(first_deed: str) -> None:
+def test_orphans_are_ended_after_the_restored_transactions_are_committed(first_deed: str) -> None:
     sink = FakeTransactionsSink()
     _, dead = opened(sink)
     dead.write(records([1]))
@@ -143,7 +143,7 @@ def test_orphans_of_others_are_left_alone() -> None:
     assert sink.prepared == others
 
 
-def test_orphans_are_ended_once_in_an_attempt() -> None:
+def test_orphans_are_ended_only_once_per_attempt() -> None:
     sink = FakeTransactionsSink()
     _, writer = opened(sink, attempt=2)
     writer.prepare(FIRST)

@@ -40,7 +40,7 @@ def test_one_wrong_timestamp_does_not_end_event_time_and_is_counted() -> None:
     assert generator.far_ahead_count == 4
 
 
-def test_a_leap_is_believed_when_the_records_after_it_say_the_same() -> None:
+def test_a_leap_is_believed_once_most_later_records_confirm_it() -> None:
     generator = BoundedOutOfOrderness(0, MAX_LEAP_MS)
     after(generator, [10])
 
@@ -55,7 +55,7 @@ def test_without_a_maximum_every_timestamp_is_believed() -> None:
     assert after(monotonous().with_max_leap(None).generator(), [10, FAR]) == FAR - 1
 
 
-def test_an_authors_generator_is_made_anew_for_each_split() -> None:
+def test_each_split_gets_its_own_generator_from_the_author() -> None:
     strategy = generated_by(lambda: BoundedOutOfOrderness(7, None))
 
     first, second = strategy.generator(), strategy.generator()

@@ -26,7 +26,7 @@ def test_nothing_is_published_before_the_commit() -> None:
     assert sink.visible() == []
 
 
-def test_a_segment_is_published_once_however_often_and_by_whomever_it_is_committed() -> None:
+def test_a_segment_is_published_once_by_any_number_of_commits_and_writers() -> None:
     sink = FakeLogSink()
     first = writer_of(sink)
     first.write(records([1, 2]))
@@ -54,7 +54,7 @@ def test_each_interval_is_a_segment_of_its_own() -> None:
     assert sink.visible() == [1, 2]
 
 
-def test_a_segment_says_whose_interval_it_is_and_how_many_records_it_has() -> None:
+def test_a_segment_names_its_interval_and_its_number_of_records() -> None:
     writer = writer_of(FakeLogSink(), subtask=1)
     writer.write(records([1, 2]))
     writer.write(records([3]))
@@ -75,7 +75,7 @@ def test_an_interval_without_records_is_no_segment(batches: list[pa.RecordBatch]
     assert writer.prepare(FIRST) == []
 
 
-def test_what_was_not_prepared_is_dropped_when_the_writer_closes() -> None:
+def test_closing_the_writer_drops_unprepared_records() -> None:
     writer = writer_of(FakeLogSink())
     writer.write(records([1]))
 
@@ -84,13 +84,13 @@ def test_what_was_not_prepared_is_dropped_when_the_writer_closes() -> None:
     assert writer.prepare(FIRST) == []
 
 
-def test_anything_but_a_segment_is_refused_rather_than_passed_over() -> None:
+def test_a_commit_refuses_anything_but_segments() -> None:
     with pytest.raises(InvariantViolated, match="consists of segments, not 'file'"):
         writer_of(FakeLogSink()).commit(FIRST, ["file"])
 
 
 @pytest.mark.parametrize(("attempt", "seen"), [(1, [0, 3]), (2, [2, 3])])
-def test_a_segment_says_up_to_where_the_target_was_seen_to_have_them(
+def test_a_segment_records_the_last_checkpoint_seen_at_the_target(
     attempt: int, seen: list[int]
 ) -> None:
     target = ForgetfulTarget(FakeLogSink())
@@ -106,7 +106,7 @@ def test_a_segment_says_up_to_where_the_target_was_seen_to_have_them(
     assert target.asked == 1, "it was seen since"
 
 
-def test_a_first_attempt_asks_before_anything_can_go_away() -> None:
+def test_a_first_attempt_asks_the_target_before_it_can_go_away() -> None:
     target = ForgetfulTarget(FakeLogSink())
     writer = WriteAheadWriter(target, context_of(1))
     target.is_away = True
@@ -119,7 +119,7 @@ def test_a_first_attempt_asks_before_anything_can_go_away() -> None:
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
-def test_no_segment_is_prepared_of_which_a_target_could_not_tell_later_whether_it_is_there(
+def test_no_segment_is_prepared_while_the_target_cannot_be_asked(
     attempt: int,
 ) -> None:
     target = ForgetfulTarget(FakeLogSink(), is_away=True)
@@ -132,7 +132,7 @@ def test_no_segment_is_prepared_of_which_a_target_could_not_tell_later_whether_i
     assert segment.marker["after"] == 1  # type: ignore[union-attr,index,call-overload]
 
 
-def test_what_a_target_has_forgotten_is_told_with_its_range_and_not_published_again() -> None:
+def test_a_forgotten_segment_is_reported_with_its_range_not_republished() -> None:
     sink = FakeLogSink()
     writer = WriteAheadWriter(ForgetfulTarget(sink), CONTEXT)
     writer.write(records([1, 2]))

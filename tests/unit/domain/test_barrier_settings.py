@@ -47,12 +47,12 @@ from pipelines.domain.settings.parsing import parse_settings
         ({"unaligned.enabled": "maybe"}, "expected true or false"),
     ],
 )
-def test_overtaking_that_contradicts_is_refused(given: dict[str, str], said: str) -> None:
+def test_contradictory_overtaking_settings_are_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(Rejected, match=said):
         parse_settings({f"execution.checkpointing.{key}": text for key, text in given.items()})
 
 
-def test_every_slot_is_told_how_barriers_are_treated() -> None:
+def test_the_barrier_treatment_is_parsed() -> None:
     settings = parse_settings(
         {
             "execution.checkpointing.unaligned.enabled": "true",
@@ -64,7 +64,7 @@ def test_every_slot_is_told_how_barriers_are_treated() -> None:
     assert settings.barriers.aligned_timeout_ms == 30_000
 
 
-def test_every_slot_is_told_how_much_may_be_read_ahead() -> None:
+def test_the_read_ahead_limit_is_parsed() -> None:
     settings = parse_settings(
         {
             "execution.checkpointing.mode": "AT_MOST_ONCE",
@@ -75,7 +75,7 @@ def test_every_slot_is_told_how_much_may_be_read_ahead() -> None:
     assert settings.barriers.read_ahead_bytes == 3 << 20
 
 
-def test_every_slot_is_told_how_much_may_be_held_back() -> None:
+def test_the_limits_of_held_back_data_are_parsed() -> None:
     settings = parse_settings(
         {
             "execution.checkpointing.alignment-buffer.max-size-per-channel": "1 mb",
@@ -98,6 +98,8 @@ def test_every_slot_is_told_how_much_may_be_held_back() -> None:
         ({"execution.state-recovery.on-damaged-point": "fail"}, False),
     ],
 )
-def test_at_most_once_no_older_point_is_taken(given: dict[str, str], may_fall_back: bool) -> None:
+def test_at_most_once_forbids_falling_back_to_an_older_point(
+    given: dict[str, str], may_fall_back: bool
+) -> None:
     """After a return to an older point, the sinks would write the later output again."""
     assert parse_settings(given).may_fall_back is may_fall_back

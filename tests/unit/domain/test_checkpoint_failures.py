@@ -10,7 +10,7 @@ PAGE = ROOT / "docs" / "reference" / "checkpoints.md"
 TABLE = ROOT / "pipelines" / "domain" / "checkpoint_failures.py"
 
 
-def test_the_reasons_that_the_engine_gives_are_those_that_the_document_says_occur() -> None:
+def test_the_document_lists_exactly_the_failure_reasons_that_the_engine_gives() -> None:
     files = [f for f in (ROOT / "pipelines").rglob("*.py") if f != TABLE]
     given = {n for f in files for n in re.findall(r"CheckpointFailureReason\.([A-Z_]+)", read(f))}
 
@@ -20,7 +20,7 @@ def test_the_reasons_that_the_engine_gives_are_those_that_the_document_says_occu
     assert documented(never) == {reason.name for reason in CheckpointFailureReason} - given
 
 
-def test_the_table_says_of_each_reason_that_never_occurs_why() -> None:
+def test_the_table_explains_each_reason_that_never_occurs() -> None:
     _, never = read(PAGE).split("These do not, because")
 
     explained = set(re.findall(r"# Never: [^A-Z_]*?(?:\n    # .*?)*\n    ([A-Z_]+) =", read(TABLE)))

@@ -42,13 +42,13 @@ def test_every_command_has_a_kind_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda each: each.__name__)
-def test_every_command_says_what_it_is_and_what_it_costs(command: type[Command]) -> None:
+def test_every_command_names_its_action_and_its_consequence(command: type[Command]) -> None:
     assert command.action == command.action.strip().lower()
     assert command.consequence.format(**NUMBERS).endswith(".")
 
 
 @pytest.mark.parametrize("command", get_args(AnyCommand), ids=lambda each: each.__name__)
-def test_every_command_needs_no_address_to_be_built(command: type[Command]) -> None:
+def test_every_command_can_be_built_without_an_address(command: type[Command]) -> None:
     required = [each.name for each in msgspec.structs.fields(command) if each.required]
 
     assert not set(required) & set(ADDRESS)
@@ -66,7 +66,7 @@ def test_a_driver_reads_a_command_that_an_older_control_plane_sent() -> None:
     )
 
 
-def test_what_starts_a_run_reaches_no_driver() -> None:
+def test_commands_that_start_a_run_reach_no_driver() -> None:
     driven = set(get_args(DriverCommand))
 
     assert (StartPipeline.kind, RestorePipeline.kind) == STARTS

@@ -55,7 +55,7 @@ def test_each_error_has_its_kind(error: Exception, kind: FailureKind) -> None:
     assert kind_of(error) is kind
 
 
-def test_the_innermost_cause_that_is_special_says_most() -> None:
+def test_the_innermost_special_cause_decides_the_kind() -> None:
     upload = caused(Retryable("the upload failed"), OSError(errno.ENOSPC, "no space"))
     no_point = caused(CorruptSnapshot("No point can be used"), InputLost("trimmed"))
 
@@ -64,12 +64,12 @@ def test_the_innermost_cause_that_is_special_says_most() -> None:
     assert kind_of(no_point) is FailureKind.INPUT_LOST
 
 
-def test_the_general_kinds_yield_to_each_other_from_outside_in() -> None:
+def test_among_general_kinds_the_outermost_error_decides() -> None:
     assert kind_of(caused(Rejected("no"), Retryable("away"))) is FailureKind.REFUSED
     assert kind_of(caused(Retryable("away"), Rejected("no"))) is FailureKind.SYSTEM_AWAY
 
 
-def test_an_error_that_is_known_by_its_text_is_of_its_disk_or_of_none() -> None:
+def test_an_error_text_has_the_kind_of_its_disk_error_or_none() -> None:
     full, read_only = (OSError(number, "x", "/a") for number in (errno.ENOSPC, errno.EROFS))
 
     assert kind_of_text(f"I/O problem: {full}") is FailureKind.DISK_FULL
@@ -78,7 +78,7 @@ def test_an_error_that_is_known_by_its_text_is_of_its_disk_or_of_none() -> None:
     assert kind_of_text("still missing: count[0]") is None
 
 
-def test_causes_that_form_a_circle_end() -> None:
+def test_a_circle_of_causes_does_not_loop_for_ever() -> None:
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
 
@@ -94,7 +94,7 @@ def test_causes_that_form_a_circle_end() -> None:
         (OSError(errno.ENOSPC, "no space"), FailureKind.DISK_FULL),
     ],
 )
-def test_what_an_operator_raised_is_its_functions_unless_it_says_otherwise(
+def test_an_operators_error_blames_its_function_unless_the_error_says_otherwise(
     raised: Exception, kind: FailureKind
 ) -> None:
     assert failure_kind(OperatorFailed(Uid("fraud"), NOWHERE, raised)) is kind

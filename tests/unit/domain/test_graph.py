@@ -25,7 +25,7 @@ def test_forward_nodes_join_the_vertex_of_their_upstream_as_a_tree() -> None:
     assert graph.successors_in_chain(Uid("f")) == ("x", "y")
 
 
-def test_a_hashed_input_starts_a_vertex_that_knows_node_and_vertex_upstream() -> None:
+def test_a_hashed_input_starts_a_vertex_that_knows_its_upstream() -> None:
     graph = two_inputs()
 
     assert [v.uid for v in graph.vertices] == ["left", "right", "join"]
@@ -46,7 +46,7 @@ def test_a_single_keyed_input_is_an_exchange_too() -> None:
     assert graph.successors_in_chain(Uid("s")) == ()
 
 
-def test_outputs_are_the_exchanges_a_node_feeds_and_none_for_its_chained_successors() -> None:
+def test_outputs_are_exchanges_and_exclude_chained_successors() -> None:
     graph = two_inputs()
 
     assert graph.outputs_of(Uid("kept")) == (OutEdge(Uid("join"), 0, ("k",)),)
@@ -72,7 +72,7 @@ def test_a_vertex_may_feed_another_on_two_ports() -> None:
     assert len(set(graph.channels(3))) == 18
 
 
-def test_forward_inputs_of_a_node_with_several_are_exchanges_between_equal_indices() -> None:
+def test_several_forward_inputs_are_exchanges_between_equal_indices() -> None:
     graph = JobGraph.of([source("a"), source("b"), operator("both", "a", "b"), sink("out", "both")])
 
     assert [v.uid for v in graph.vertices] == ["a", "b", "both"]
@@ -85,7 +85,7 @@ def test_forward_inputs_of_a_node_with_several_are_exchanges_between_equal_indic
 
 
 @pytest.mark.parametrize("kind", [EdgeKind.REBALANCE, EdgeKind.BROADCAST])
-def test_an_unkeyed_input_that_is_dealt_starts_a_vertex_and_reaches_every_subtask(
+def test_a_dealt_unkeyed_input_starts_a_vertex_and_reaches_every_subtask(
     kind: EdgeKind,
 ) -> None:
     spread = Node(Uid("o"), NodeKind.OPERATOR, (Connection(Uid("s"), unkeyed=kind),))
@@ -114,7 +114,7 @@ def test_a_side_output_has_successors_of_its_own() -> None:
     assert graph.side_outputs_of(Uid("o")) == {"late"}
 
 
-def test_the_shape_tells_sources_and_sinks() -> None:
+def test_the_shape_marks_sources_and_sinks() -> None:
     shape = {vertex.uid: vertex for vertex in two_inputs().shape()}
 
     assert (shape["left"].is_source, shape["left"].is_sink) == (True, False)
@@ -125,7 +125,7 @@ def test_the_shape_tells_sources_and_sinks() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_the_order_of_declaration_upstream_comes_first(seed: int) -> None:
+def test_upstream_comes_first_in_any_order_of_declaration(seed: int) -> None:
     nodes = list(two_inputs().nodes)
     random.Random(seed).shuffle(nodes)
 

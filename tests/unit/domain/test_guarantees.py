@@ -27,7 +27,7 @@ IDEMPOTENT = "exactly-once (idempotent)"
         ("AT_MOST_ONCE", "whatever", NONE),
     ],
 )
-def test_the_weaker_of_mode_and_sinks_is_what_is_said(
+def test_the_guarantee_is_the_weaker_of_mode_and_sinks(
     mode: str, of_sinks: str, expected: str
 ) -> None:
     assert found(mode=mode, sinks=[of_sinks]).guarantee == expected
@@ -37,7 +37,9 @@ def test_the_weaker_of_mode_and_sinks_is_what_is_said(
     ("of_sinks", "expected"),
     [(EXACTLY, AT_MOST), (IDEMPOTENT, AT_MOST), (AT_LEAST, NONE), ("whatever", NONE)],
 )
-def test_a_source_that_cannot_be_read_again_loses(of_sinks: str, expected: str) -> None:
+def test_a_source_that_cannot_be_read_again_gives_at_most_once_at_best(
+    of_sinks: str, expected: str
+) -> None:
     assert found(read_once=["socket"], sinks=[of_sinks]).guarantee == expected
 
 
@@ -96,7 +98,9 @@ def test_the_reason_names_every_link_that_weakens(pipeline: dict, reason: str) -
     ],
 )
 @pytest.mark.parametrize("given", [EXACTLY, IDEMPOTENT, AT_LEAST, AT_MOST, NONE, "whatever"])
-def test_more_than_there_is_cannot_be_required(required: str, enough: set[str], given: str) -> None:
+def test_a_stronger_guarantee_than_given_cannot_be_required(
+    required: str, enough: set[str], given: str
+) -> None:
     found = EndToEnd(given, "so it is")
     if given in enough:
         check_required(RequiredGuarantee[required], found)

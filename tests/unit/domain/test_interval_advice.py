@@ -31,7 +31,7 @@ def test_youngs_interval_is_the_root_of_twice_cost_times_time_between_failures()
         (500.0, 200.0, 200.0),
     ],
 )
-def test_dalys_interval_is_that_of_the_paper(cost: float, between: float, expected: float) -> None:
+def test_dalys_interval_matches_the_paper(cost: float, between: float, expected: float) -> None:
     assert daly_ms(costs(cost, between)) == pytest.approx(expected, abs=1e-3)
 
 
@@ -46,37 +46,37 @@ def test_no_other_interval_loses_less_than_youngs(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_both_formulas_agree_where_failures_are_seldom(seed: int) -> None:
+def test_both_formulas_agree_when_failures_are_rare(seed: int) -> None:
     given = costs(random.Random(seed).uniform(1, 100), 1_000 * HOUR)
 
     assert daly_ms(given) == pytest.approx(young_ms(given), rel=0.01)
 
 
-def test_what_is_lost_counts_checkpoints_half_an_interval_and_the_recovery() -> None:
+def test_the_loss_counts_checkpoints_half_an_interval_and_the_recovery() -> None:
     given = costs(checkpoint=10, between=10_000, recovery=500)
 
     assert lost_ratio(1_000, given) == pytest.approx(10 / 1_000 + (500 + 500) / 10_000)
 
 
-def test_the_advice_is_rounded_up_to_what_the_measurements_carry() -> None:
+def test_the_advice_is_rounded_up_to_the_precision_of_the_measurements() -> None:
     assert advice(costs(100, 2 * HOUR), None).interval_ms == 38_000
 
 
-def test_an_interval_is_not_shorter_than_a_checkpoint_lasts() -> None:
+def test_the_advised_interval_is_never_shorter_than_a_checkpoint() -> None:
     found = advice(costs(checkpoint=1, between=10_000), duration_ms=4_321)
 
     assert found.interval_ms == 4_400
     assert "lasts that long" in found.why
 
 
-def test_a_time_without_failures_bounds_their_rate() -> None:
+def test_a_period_without_failures_bounds_the_failure_rate() -> None:
     never, twice = FailureRate(3 * HOUR, 0), FailureRate(3 * HOUR, 2)
 
     assert (never.is_bound, never.mean_ms) == (True, HOUR)
     assert (twice.is_bound, twice.mean_ms) == (False, 1.5 * HOUR)
 
 
-def test_checkpoints_that_cost_nothing_are_advised_by_how_long_they_last() -> None:
+def test_the_advised_interval_for_free_checkpoints_is_their_duration() -> None:
     assert advice(costs(0, HOUR), 80.0).interval_ms == 80
     assert advice(costs(0, HOUR), None).interval_ms == 0
 

@@ -29,7 +29,7 @@ def test_ranges_differ_in_length_by_one_group_at_most_and_overlap_nowhere(maximu
         assert not any(one.overlaps(other) for one, other in pairwise(ranges))
 
 
-def test_a_subtask_has_groups_only_within_the_parallelism() -> None:
+def test_impossible_subtasks_and_parallelisms_have_no_range() -> None:
     for subtask, parallelism, maximum in ((2, 2, 128), (-1, 2, 128), (0, 129, 128)):
         with pytest.raises(InvariantViolated):
             range_of(subtask, parallelism, maximum)

@@ -25,6 +25,6 @@ def test_a_label_that_is_too_long_is_refused_with_its_length() -> None:
 
 
 @pytest.mark.parametrize("hidden", ["\n", "\0", "\u202e", "\u2028", "\ud800"])
-def test_what_cannot_be_seen_is_refused(hidden: str) -> None:
+def test_invisible_characters_are_refused(hidden: str) -> None:
     with pytest.raises(Rejected, match="cannot be seen"):
         checked_label(f"before{hidden}after")

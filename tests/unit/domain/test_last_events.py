@@ -11,7 +11,7 @@ from pipelines.domain.errors import (
 )
 
 
-def test_a_violated_invariant_takes_along_a_bounded_number_of_events() -> None:
+def test_a_violated_invariant_carries_a_bounded_number_of_events() -> None:
     last = LastEvents()
     for number in range(LAST_EVENTS_MAX):
         with last.during(f"event {number}"):

@@ -21,7 +21,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         ("-----BEGIN-----\nMIIE\n-----END-----", "line 2 is MIIE"),
     ],
 )
-def test_a_revealed_secret_is_in_no_text(secret: str, text: str) -> None:
+def test_a_revealed_secret_is_masked_in_every_spelling(secret: str, text: str) -> None:
     assert masked(text) == text
 
     assert remember_secret(secret)
@@ -32,14 +32,14 @@ def test_a_revealed_secret_is_in_no_text(secret: str, text: str) -> None:
     assert not remember_secret(secret)
 
 
-def test_a_secret_that_holds_another_is_hidden_whole() -> None:
+def test_a_secret_that_contains_another_is_masked_whole() -> None:
     remember_secret("hunter")
     remember_secret("hunter2-and-more")
 
     assert masked("hunter2-and-more") == "***"
 
 
-def test_what_is_too_short_to_be_a_secret_spoils_no_text() -> None:
+def test_a_text_too_short_to_be_a_secret_is_not_masked() -> None:
     remember_secret("a")
     remember_secret("")
 

@@ -13,10 +13,10 @@ from pipelines.domain.ids import Uid, operator_id
         ("sink", "2e588ce1c86a9d46e2e85186773ce4fd"),
     ],
 )
-def test_an_operator_id_is_the_one_that_flink_derives(uid: str, expected: str) -> None:
+def test_an_operator_id_matches_flinks(uid: str, expected: str) -> None:
     assert operator_id(Uid(uid)) == expected
 
 
-def test_ids_of_uids_beyond_ascii_are_of_their_utf_8_bytes() -> None:
+def test_ids_distinguish_uids_with_letters_beyond_ascii() -> None:
     assert operator_id(Uid("zähler")) != operator_id(Uid("zahler"))
     assert len(operator_id(Uid("zähler"))) == 32

@@ -29,13 +29,13 @@ OUT = Uid("out")
         (WrittenFigure(40, is_whole=False), WrittenFigure(640, is_whole=False), 600),
     ],
 )
-def test_what_was_never_counted_is_not_known(
+def test_the_output_between_two_cuts_is_unknown_unless_both_were_counted(
     earlier: WrittenFigure | None, later: WrittenFigure | None, between: int | None
 ) -> None:
     assert written_between(earlier, later) == between
 
 
-def test_who_goes_on_from_a_point_of_an_earlier_version_says_since_when_it_counts() -> None:
+def test_a_sink_restored_from_an_earlier_version_counts_since_the_upgrade() -> None:
     assert counter_of_sink({}, has_state=False) == RECORDS_WRITTEN
     assert counter_of_sink({RECORDS_WRITTEN: 3}, has_state=True) == RECORDS_WRITTEN
     assert counter_of_sink({}, has_state=True) == RECORDS_WRITTEN_SINCE
@@ -51,7 +51,7 @@ def test_the_figure_of_a_sink_is_found_among_the_counters_of_a_cut() -> None:
     assert written_by(OUT, since) == WrittenFigure(9, is_whole=False)
 
 
-def test_the_sentence_names_the_count_the_target_and_what_is_not_known() -> None:
+def test_the_sentence_names_the_count_the_target_and_any_unknown_figure() -> None:
     exact = published_again("out", "topic t", 1_600, is_at_most=False)
     assert exact.startswith("1,600 records that readers of topic t have already seen will be pub")
     assert published_again("out", "topic t", 5, is_at_most=True).startswith("Up to 5 records")

@@ -34,7 +34,7 @@ def test_a_run_holds_a_target_once_and_without_a_break(seed: int) -> None:
     assert len({each.run_id for each in past}) == len(past)
 
 
-def test_a_run_that_nobody_asked_for_follows_one_of_its_own_installation_only() -> None:
+def test_an_unattended_run_may_follow_only_a_run_of_its_own_installation() -> None:
     found = run("a", started_by="")
 
     followed = Claim.after(found, run("b", started_by=""), PLACE)
@@ -55,7 +55,7 @@ def test_a_target_that_was_emptied_by_hand_can_be_held_again() -> None:
     assert claim.admit(None, PLACE) == claim.holder
 
 
-def test_a_target_that_began_to_count_again_is_not_taken_from_the_run_that_holds_it_now() -> None:
+def test_an_older_claim_does_not_take_a_reset_target_from_its_new_holder() -> None:
     """A person emptied the target, so its epochs start again below the epoch of an older claim."""
     claim = Claim.after(run("a", epoch=7), run("b"), PLACE)
 
@@ -67,7 +67,7 @@ def test_a_target_that_began_to_count_again_is_not_taken_from_the_run_that_holds
         claim.admit(run("c", epoch=1), PLACE)
 
 
-def test_a_target_of_an_older_version_names_no_more_than_the_run() -> None:
+def test_a_target_of_an_older_version_names_only_its_run() -> None:
     claim = Claim.after(Holder(run_id=RunId("a")), run("b"), PLACE)
 
     assert claim.holder.epoch == 1

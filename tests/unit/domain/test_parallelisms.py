@@ -26,7 +26,7 @@ def test_equal_parallelisms_stay_in_one_chain_and_a_run_never_changes_the_vertic
     assert [vertex.nodes for vertex in JobGraph.of(nodes).vertices] == [("s", "o"), ("p", "x")]
 
 
-def test_keyed_and_broadcast_edges_stay_what_they_are() -> None:
+def test_keyed_and_broadcast_edges_keep_their_kind() -> None:
     keyed = Node(Uid("o"), NodeKind.OPERATOR, (Connection(Uid("s"), ("k",)),), parallelism=3)
     told = Connection(Uid("s"), unkeyed=EdgeKind.BROADCAST)
     both = Node(Uid("p"), NodeKind.OPERATOR, (Connection(Uid("o")), told), parallelism=2)
@@ -49,7 +49,7 @@ def test_a_sink_that_keeps_the_newest_row_of_a_key_gets_each_key_in_one_subtask(
     assert kind_at(None) is None
 
 
-def test_every_channel_joins_two_subtasks_that_there_are() -> None:
+def test_every_channel_connects_two_existing_subtasks() -> None:
     graph = JobGraph.of([source("s"), operator("o", "s", own=4), operator("p", "o"), sink("x")])
 
     ends = [channel_ends(channel) for channel in graph.channels(2)]
@@ -67,7 +67,7 @@ def test_a_run_needs_as_many_slots_as_its_widest_operator_has_subtasks() -> None
     assert [graph.parallelism_of(Uid(uid), 6) for uid in ("s", "o", "x")] == [6, 4, 1]
 
 
-def test_a_step_of_another_operator_runs_with_the_one_in_front_of_it() -> None:
+def test_a_step_that_follows_its_input_stays_in_the_upstream_vertex() -> None:
     step = Node(Uid("o"), NodeKind.OPERATOR, (Connection(Uid("s")),), follows_input=True)
 
     graph = JobGraph.of([source("s", own=2), step, sink("x", "o")])
@@ -89,7 +89,7 @@ def test_a_run_with_fewer_key_groups_than_an_operator_has_subtasks_is_refused() 
         graph.check_fits(8)
 
 
-def test_spark_on_this_machine_gets_a_thread_for_each_slot_unless_a_person_chose() -> None:
+def test_local_spark_gets_at_least_one_thread_per_slot() -> None:
     def master(spec: RunSpec) -> str:
         return spec.on_slots(4).master
 

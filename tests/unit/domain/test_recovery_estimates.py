@@ -19,16 +19,16 @@ def test_the_textbooks_volume_is_the_whole_state_once_an_interval() -> None:
     assert textbook_volume_bytes_per_s(GB, interval_ms=10_000) == 100 * MB
 
 
-def test_what_is_written_is_what_checkpoints_upload() -> None:
+def test_written_bytes_are_what_checkpoints_upload() -> None:
     assert written_bytes_per_s(10 * MB, interval_ms=10_000) == MB
 
 
-def test_what_is_kept_is_one_state_and_what_each_further_point_adds() -> None:
+def test_kept_bytes_are_one_state_and_the_increment_of_each_further_point() -> None:
     assert kept_bytes(GB, 10 * MB, retained=1) == GB
     assert kept_bytes(GB, 10 * MB, retained=3) == GB + 20 * MB
 
 
-def test_the_textbooks_recovery_changes_with_the_unit_as_no_time_would() -> None:
+def test_the_textbooks_recovery_time_wrongly_depends_on_the_unit_of_size() -> None:
     in_bytes = textbook_recovery(GB, 100 * MB, 50 * MB)
     in_megabytes = textbook_recovery(GB / MB, 100, 50)
 
@@ -46,7 +46,7 @@ def test_reading_state_is_as_fast_as_the_slower_of_storage_and_network(
     assert estimate.to_running_ms == pytest.approx(20_500)
 
 
-def test_catching_up_takes_what_is_behind_at_the_speed_to_spare() -> None:
+def test_catching_up_works_off_the_backlog_at_the_spare_speed() -> None:
     estimate = recovery_estimate(100 * MB, 1_000.0, 10_000.0, speeds(100 * MB, 200 * MB, 100, 400))
 
     # behind by 5 s of the interval, 1 s of restart and 1 s of reading, at 100 of 300 records/s
@@ -54,14 +54,14 @@ def test_catching_up_takes_what_is_behind_at_the_speed_to_spare() -> None:
     assert estimate.to_caught_up_ms == pytest.approx(2_000 + 7_000 / 3)
 
 
-def test_who_has_no_speed_to_spare_never_catches_up() -> None:
+def test_a_pipeline_without_spare_speed_never_catches_up() -> None:
     estimate = recovery_estimate(MB, 1_000.0, 10_000.0, speeds(MB, MB, 400, 400))
 
     assert estimate.catch_up_ms is None
     assert estimate.to_caught_up_ms is None
 
 
-def test_where_nothing_arrives_there_is_nothing_to_catch_up_with() -> None:
+def test_without_arriving_records_there_is_nothing_to_catch_up_with() -> None:
     assert recovery_estimate(MB, 1.0, 10_000.0, speeds(MB, MB, 0, 0)).catch_up_ms == 0
 
 

@@ -11,7 +11,7 @@ Element = tuple[int, int]
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_every_element_of_a_split_list_goes_to_exactly_one_subtask_and_shares_are_even(
+def test_each_element_of_a_split_list_goes_to_one_subtask_in_even_shares(
     seed: int,
 ) -> None:
     rng = random.Random(seed)
@@ -26,14 +26,14 @@ def test_every_element_of_a_split_list_goes_to_exactly_one_subtask_and_shares_ar
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_at_the_same_parallelism_everybody_keeps_a_split_list() -> None:
+def test_every_subtask_keeps_its_split_list_at_the_same_parallelism() -> None:
     shares = shares_of(Redistribution.SPLIT, [3, 0, 1], 3)
 
     assert shares == [[(0, 0), (0, 1), (0, 2)], [], [(2, 0)]]
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 5])
-def test_everybody_gets_a_whole_union_list_in_the_order_of_subtasks(parallelism: int) -> None:
+def test_every_subtask_gets_the_whole_union_list_in_subtask_order(parallelism: int) -> None:
     shares = shares_of(Redistribution.UNION, [2, 0, 1], parallelism)
 
     assert shares == [[(0, 0), (0, 1), (2, 0)]] * parallelism
@@ -47,11 +47,11 @@ def test_a_broadcast_map_is_taken_from_one_subtask_that_had_it() -> None:
 
 
 @pytest.mark.parametrize("kind", Redistribution)
-def test_nothing_is_taken_where_nothing_was_held(kind: Redistribution) -> None:
+def test_no_state_is_taken_if_none_was_held(kind: Redistribution) -> None:
     assert taken_by(0, 2, kind, []) == []
 
 
-def test_a_subtask_that_does_not_exist_takes_nothing() -> None:
+def test_a_subtask_that_does_not_exist_is_refused() -> None:
     with pytest.raises(InvariantViolated):
         taken_by(2, 2, Redistribution.UNION, [1])
 

@@ -37,7 +37,7 @@ def test_a_password_is_refused_without_repeating_it(value: str) -> None:
         "",
     ],
 )
-def test_anything_else_may_be_given(value: str) -> None:
+def test_values_without_a_password_are_accepted(value: str) -> None:
     check_no_secrets("parameter", {"to": value})
 
     with pytest.raises(Rejected):

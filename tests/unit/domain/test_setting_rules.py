@@ -171,7 +171,7 @@ CASES: list[tuple[str, dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("rule", "given", "sentence"), CASES)
-def test_a_contradiction_is_refused_in_its_sentence(
+def test_each_contradiction_is_refused_with_its_own_sentence(
     rule: str, given: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(Rejected) as refusal:
@@ -183,7 +183,7 @@ def test_a_contradiction_is_refused_in_its_sentence(
     assert any(key.rpartition(".")[0] in said for key in given)
 
 
-def test_every_rule_has_its_contradiction() -> None:
+def test_every_rule_has_a_contradicting_case() -> None:
     rules = {rule.__name__ for rule in (*RULES, *RULES_OF_GIVEN)}
 
     assert {rule for rule, _, _ in CASES} == rules

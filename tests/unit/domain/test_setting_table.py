@@ -134,14 +134,14 @@ ENDS = {
 """Each numeric setting's limits: (below the least, the least), (the most, above the most)."""
 
 
-def test_every_setting_that_is_a_number_has_its_ends_listed() -> None:
+def test_every_numeric_setting_has_its_bounds_listed() -> None:
     numbers = {d.key for d in DEFINITIONS if type(d.parse(d.default)) in (int, float)}
 
     assert numbers == set(ENDS)
 
 
 @pytest.mark.parametrize("key", ENDS)
-def test_a_number_is_taken_up_to_both_ends_and_refused_beyond_them(key: str) -> None:
+def test_a_number_is_accepted_at_both_bounds_and_refused_beyond_them(key: str) -> None:
     (below, least), (most, beyond) = ENDS[key]
     definition = KEYS[key]
 
@@ -230,9 +230,7 @@ def test_only_these_defaults_differ_from_flinks_and_each_help_says_so() -> None:
         ("restart-strategy", "is called restart-strategy.type here"),
     ],
 )
-def test_a_setting_of_flink_that_is_not_here_is_refused_with_what_holds_instead(
-    key: str, said: str
-) -> None:
+def test_an_absent_flink_setting_is_refused_with_what_holds_instead(key: str, said: str) -> None:
     with pytest.raises(Rejected) as refusal:
         parse_settings({key: "1"})
 
@@ -240,7 +238,7 @@ def test_a_setting_of_flink_that_is_not_here_is_refused_with_what_holds_instead(
     assert said in str(refusal.value)
 
 
-def test_nothing_is_called_absent_that_is_here() -> None:
+def test_no_existing_setting_is_treated_as_absent() -> None:
     assert [key for key in KEYS if why_absent(key)] == [
         key for key in KEYS if key.startswith("state.backend.rocksdb.")
     ], "the group says what holds for the others; known keys are asked for first"

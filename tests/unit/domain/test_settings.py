@@ -234,7 +234,7 @@ def test_an_address_is_a_name_or_a_number(host: str) -> None:
     assert parse_settings({"jobmanager.rpc.address": host}).network.driver_host == host
 
 
-def test_storage_in_memory_is_no_contradiction_where_nobody_asked_to_retain() -> None:
+def test_storage_in_memory_is_accepted_when_retention_is_not_requested() -> None:
     settings = parse_settings({"execution.checkpointing.storage": "jobmanager"})
 
     assert settings.storage.kind is CheckpointStorage.JOBMANAGER
@@ -246,7 +246,7 @@ def test_an_interval_that_is_off_is_none() -> None:
     assert settings.checkpointing.interval_ms is None
 
 
-def test_what_may_change_while_a_run_goes_on_is_merged_with_the_rest() -> None:
+def test_changed_settings_of_a_live_run_are_merged_with_the_rest() -> None:
     given = {"execution.checkpointing.timeout": "1 min", "heartbeat.timeout": "5 s"}
 
     changed = changed_settings(given, {"execution.checkpointing.timeout": "2 min"})

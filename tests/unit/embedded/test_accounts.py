@@ -19,7 +19,7 @@ def test_the_admin_may_act_and_the_operator_may_only_see() -> None:
     assert not seeing.has_perm("jobs.operate")
 
 
-def test_passwords_stay_at_the_next_start_unless_new_ones_are_asked_for() -> None:
+def test_passwords_survive_a_restart_unless_new_ones_are_requested() -> None:
     first = provide_accounts(new_passwords=False)
 
     again = provide_accounts(new_passwords=False)

@@ -10,7 +10,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_shows_one_status_line_that_is_written_over() -> None:
+def test_a_terminal_overwrites_a_single_status_line() -> None:
     terminal = Terminal()
     console = Console(terminal)
 
@@ -31,7 +31,7 @@ def test_a_log_file_is_not_filled_with_status_lines() -> None:
     assert file.getvalue() == "status 0\n"
 
 
-def test_a_step_tells_the_time_since_the_start() -> None:
+def test_a_step_shows_the_time_since_the_start() -> None:
     file = io.StringIO()
 
     Console(file).step("Starting ...")

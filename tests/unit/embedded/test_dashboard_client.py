@@ -9,7 +9,7 @@ from ftdash.embedded.stack import web_address
 from pipelines.domain.errors import Rejected
 
 
-def test_a_dashboard_that_does_not_answer_is_told_in_a_sentence() -> None:
+def test_an_unresponsive_dashboard_is_reported_in_a_sentence() -> None:
     with (
         DashboardClient(web_address(free_port())) as dashboard,
         pytest.raises(Rejected, match="The dashboard did not answer to /"),

@@ -20,7 +20,7 @@ def test_an_installation_has_its_home_token_and_redis(monkeypatch) -> None:
     assert installation.own_redis().url == environment["FTDASH_REDIS_URL"]
 
 
-def test_a_redis_that_was_given_is_kept_and_none_is_started(monkeypatch) -> None:
+def test_a_configured_redis_is_kept_and_none_is_started(monkeypatch) -> None:
     given = {"FTDASH_REDIS_URL": "redis://example.org/0"}
     environment = environment_of(Path("/somewhere"), 1, given)
     monkeypatch.delenv("FTDASH_EMBEDDED_REDIS", raising=False)

@@ -13,7 +13,7 @@ MODERN = "    java.specification.version = 21"
 OLD = "    java.specification.version = 1.8"
 
 
-def test_a_java_of_the_machine_is_used_as_it_is(machine: Path, monkeypatch) -> None:
+def test_an_installed_java_is_used_unchanged(machine: Path, monkeypatch) -> None:
     install_java(machine, MODERN)
     monkeypatch.setenv("PATH", f"{machine / 'bin'}:/usr/bin:/bin")
 
@@ -57,7 +57,7 @@ def test_a_process_that_inherits_the_wrapper_keeps_it(machine: Path, monkeypatch
     assert java.environment() == wrapped
 
 
-def test_the_wrapper_drops_the_one_option_and_keeps_the_others(machine: Path) -> None:
+def test_the_wrapper_drops_only_the_vector_module_option(machine: Path) -> None:
     echo = machine / "bin" / "java with space"
     java.write_executable(echo, '#!/bin/sh\nfor a do echo "[$a]"; done\n')
     wrapper = machine / "wrapper"

@@ -39,7 +39,7 @@ def test_a_comparison_of_nothing_proves_nothing() -> None:
     assert not CheckOutcome().compared(10, {}).is_exact
 
 
-def test_a_check_that_stopped_half_way_is_not_exact_and_tells_what_it_reached() -> None:
+def test_an_interrupted_check_is_not_exact_and_reports_its_progress() -> None:
     outcome = dataclasses.replace(CheckOutcome(slots_killed=1), verdict="It did not recover.")
 
     assert not outcome.is_exact

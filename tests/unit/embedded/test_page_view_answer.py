@@ -62,7 +62,7 @@ def test_windows_are_as_long_as_the_flow_makes_them() -> None:
         ([], (3, 0, 0)),
     ],
 )
-def test_each_row_that_is_missing_doubled_or_wrong_counts(rows, found) -> None:
+def test_each_missing_duplicated_or_wrong_row_is_counted(rows, found) -> None:
     answer = compared(RIGHT, rows)
 
     assert (answer.missing, answer.duplicated, answer.different) == found
@@ -70,7 +70,7 @@ def test_each_row_that_is_missing_doubled_or_wrong_counts(rows, found) -> None:
     assert bool(answer.sample_differences) == bool(answer.missing or answer.different)
 
 
-def test_files_are_read_as_somebody_does_who_knows_only_where_they_are(tmp_path: Path) -> None:
+def test_output_files_are_read_knowing_only_their_directory(tmp_path: Path) -> None:
     windows = tmp_path / "windows"
     windows.mkdir()
     (windows / "part-a.jsonl").write_text(lines_of(ROWS[1:2]))
@@ -118,7 +118,7 @@ def test_postgres_is_read_by_its_own_client(postgres: PostgresServer) -> None:
 
 
 @pytest.mark.slow
-def test_of_kafka_each_window_counts_and_of_a_total_the_newest(kafka_server: KafkaBroker) -> None:
+def test_every_window_in_kafka_counts_but_only_the_newest_total(kafka_server: KafkaBroker) -> None:
     target = f"check_{uuid.uuid4().hex[:6]}"
     address = KafkaAddress(kafka_server.bootstrap_servers)
     for kind in ("windows", "totals"):
@@ -134,7 +134,7 @@ def test_of_kafka_each_window_counts_and_of_a_total_the_newest(kafka_server: Kaf
     assert compared(RIGHT, found).is_exact
 
 
-def test_what_is_checked_has_names_of_its_own_and_an_end() -> None:
+def test_each_check_has_unique_names_and_a_bounded_input() -> None:
     one, other = CheckedViews().views, CheckedViews().views
 
     assert one.prefix != other.prefix

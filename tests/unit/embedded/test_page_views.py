@@ -41,7 +41,7 @@ def test_an_installation_has_a_redis_for_page_views_unless_one_was_given(monkeyp
     assert installation.own_views_redis() is None
 
 
-def test_its_redis_keeps_what_it_acknowledged_and_starts_before_the_feed(tmp_path: Path) -> None:
+def test_the_redis_persists_acknowledged_views_and_starts_before_the_feed(tmp_path: Path) -> None:
     started = list(PageViews(50.0).services())
 
     assert [service.name for service in started] == ["views-redis", "page-view-feed"]
@@ -52,7 +52,7 @@ def test_its_redis_keeps_what_it_acknowledged_and_starts_before_the_feed(tmp_pat
     assert os.environ[REDIS] not in str(started)
 
 
-def test_on_a_bare_machine_it_reads_redis_and_counts_into_redis_and_files(submitted) -> None:
+def test_by_default_page_views_reads_redis_and_writes_to_redis_and_files(submitted) -> None:
     PageViews().submit()
 
     assert submitted["parameters"]["source"] == "redis"
@@ -60,7 +60,9 @@ def test_on_a_bare_machine_it_reads_redis_and_counts_into_redis_and_files(submit
     assert submitted["parameters"]["into"] == "redis,files"
 
 
-def test_what_is_configured_is_used_and_its_address_is_no_parameter(submitted, monkeypatch) -> None:
+def test_configured_systems_are_used_but_their_addresses_are_no_parameters(
+    submitted, monkeypatch
+) -> None:
     monkeypatch.setenv(KAFKA, "brokers.example.org:9092")
     monkeypatch.setenv(DATABASE, "postgresql+psycopg://ada:hunter2@example.org/views")
 
@@ -73,7 +75,7 @@ def test_what_is_configured_is_used_and_its_address_is_no_parameter(submitted, m
     assert "example.org" not in str(submitted)
 
 
-def test_with_kafka_its_topics_are_there_before_the_feed(monkeypatch) -> None:
+def test_kafka_topics_exist_before_the_feed_starts(monkeypatch) -> None:
     monkeypatch.setenv(KAFKA, "brokers.example.org:9092")
     steps: list[str] = []
     monkeypatch.setattr(page_views, "provide_topics", lambda *names: steps.extend(names))
@@ -85,7 +87,7 @@ def test_with_kafka_its_topics_are_there_before_the_feed(monkeypatch) -> None:
     assert service.command[3:5] == ("--to", "kafka")
 
 
-def test_what_is_configured_is_named_where_a_person_looks_for_it(monkeypatch) -> None:
+def test_the_output_names_the_configured_systems(monkeypatch) -> None:
     monkeypatch.setenv(KAFKA, "brokers.example.org:9092")
     monkeypatch.setenv(DATABASE, "postgresql+psycopg://ada:hunter2@example.org/views")
     monkeypatch.delenv(installation.EMBEDDED_VIEWS_VARIABLE)
@@ -98,7 +100,7 @@ def test_what_is_configured_is_named_where_a_person_looks_for_it(monkeypatch) ->
     assert "hunter2" not in said
 
 
-def test_no_password_is_among_what_a_person_is_told() -> None:
+def test_the_output_contains_no_password() -> None:
     password = installation.own_views_redis().password
 
     assert password not in "".join(PageViews().output())
@@ -121,7 +123,7 @@ def test_a_server_that_does_not_answer_has_no_views_yet() -> None:
 
 
 @pytest.mark.parametrize(("left", "started"), [(False, ["a"]), (True, ["a", "b"])])
-def test_a_pipeline_that_was_left_running_keeps_what_it_needs(
+def test_a_pipeline_left_running_keeps_its_services(
     monkeypatch, left: bool, started: list[str]
 ) -> None:
     monkeypatch.setattr(demo, "is_submitted", lambda name: left)
@@ -141,7 +143,7 @@ def test_a_pipeline_that_was_left_running_keeps_what_it_needs(
         (["--pipeline", "page_views", "--views-per-s", "5001"], "at most 5,000"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused_in_a_sentence(words, sentence) -> None:
+def test_incompatible_options_are_refused_in_a_sentence(words, sentence) -> None:
     with pytest.raises(CommandError, match=sentence):
         call_command("demo", *words)
 

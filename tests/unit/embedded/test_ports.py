@@ -5,7 +5,7 @@ import socket
 from ftdash.embedded.installation import LOOPBACK, free_port, free_port_near, is_free
 
 
-def test_a_port_that_nobody_has_is_kept_and_a_taken_one_is_replaced() -> None:
+def test_a_free_port_is_kept_and_a_taken_one_is_replaced() -> None:
     preferred = free_port()
 
     assert free_port_near(preferred) == preferred

@@ -10,7 +10,7 @@ from ftdash.settings import embedded_redis
 from ftdash.supervision.java import write_executable
 
 
-def test_a_new_enough_server_of_the_machine_is_used(tmp_path: Path, monkeypatch) -> None:
+def test_an_installed_server_that_is_new_enough_is_used(tmp_path: Path, monkeypatch) -> None:
     install(tmp_path, "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64")
     monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -19,7 +19,9 @@ def test_a_new_enough_server_of_the_machine_is_used(tmp_path: Path, monkeypatch)
 
 
 @pytest.mark.parametrize("answer", ["Redis server v=6.2.14 sha=0", "what?", None])
-def test_without_one_the_server_of_the_wheel_is_used(tmp_path: Path, monkeypatch, answer) -> None:
+def test_without_a_usable_redis_server_the_one_from_the_wheel_is_used(
+    tmp_path: Path, monkeypatch, answer
+) -> None:
     if answer is not None:
         install(tmp_path, answer)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -57,7 +59,7 @@ def install(directory: Path, answer: str) -> None:
     write_executable(directory / "redis-server", f"#!/bin/sh\necho '{answer}'\n")
 
 
-def test_a_command_beside_the_demonstration_finds_its_redis(tmp_path: Path) -> None:
+def test_another_command_finds_the_redis_of_the_demonstration(tmp_path: Path) -> None:
     assert embedded_redis(tmp_path) is None
     address = RedisAddress(4711, "password")
 

@@ -27,7 +27,7 @@ except KeyboardInterrupt as asked:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_every_way_of_asking_ends_in_order_and_asking_again_does_not_disturb(start, number) -> None:
+def test_any_end_signal_shuts_down_in_order_and_a_second_one_changes_nothing(start, number) -> None:
     process = start(ignored=signal.SIGINT)  # as for a background process of a script
     assert process.stdout.readline() == "ready\n"
 

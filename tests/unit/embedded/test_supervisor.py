@@ -66,7 +66,7 @@ if sys.stdin.readline():
 """
 
 
-def test_leaving_the_supervisor_ends_children_and_what_they_started(home: Path, ledger) -> None:
+def test_leaving_the_supervisor_ends_children_and_their_descendants(home: Path, ledger) -> None:
     with Supervisor(ledger, home, print) as supervisor:
         supervisor.start(orphan_maker(home))
         orphan = psutil.Process(int((home / "orphan").read_text()))
@@ -76,7 +76,7 @@ def test_leaving_the_supervisor_ends_children_and_what_they_started(home: Path, 
     assert ledgers.living(ledger.path) == []
 
 
-def test_what_others_need_ends_after_everything_else(home: Path, ledger) -> None:
+def test_a_service_that_others_need_is_ended_last(home: Path, ledger) -> None:
     said = home / "said"
     witness = Service(
         name="redis",
@@ -103,7 +103,7 @@ def test_a_process_that_ignores_the_request_to_end_is_killed(home: Path, ledger)
         assert not is_alive(stubborn)
 
 
-def test_an_owner_that_is_killed_takes_everything_with_it(home: Path, token: str) -> None:
+def test_killing_the_owner_ends_all_its_processes(home: Path, token: str) -> None:
     owner = start_owner(home, token)
     wait_until((home / "owner-is-ready").exists, within_s=60, otherwise=lambda: "no owner")
     assert len(ledgers.living(home / "ledger")) >= 3  # maker, orphan, and the guardian
@@ -118,9 +118,7 @@ def test_an_owner_that_is_killed_takes_everything_with_it(home: Path, token: str
     )
 
 
-def test_an_owner_that_ends_in_order_is_not_cut_short_by_its_guardian(
-    home: Path, token: str
-) -> None:
+def test_an_orderly_shutdown_is_not_cut_short_by_the_guardian(home: Path, token: str) -> None:
     owner = start_owner(home, token)
     wait_until((home / "owner-is-ready").exists, within_s=60, otherwise=lambda: "no owner")
 
@@ -131,9 +129,7 @@ def test_an_owner_that_ends_in_order_is_not_cut_short_by_its_guardian(
     assert ledgers.living(home / "ledger") == []
 
 
-def test_what_a_killed_owner_and_guardian_left_is_ended_at_the_next_start(
-    home: Path, token: str
-) -> None:
+def test_the_next_start_ends_what_a_killed_owner_and_guardian_left(home: Path, token: str) -> None:
     owner = start_owner(home, token)
     wait_until((home / "owner-is-ready").exists, within_s=60, otherwise=lambda: "no owner")
     orphan = psutil.Process(int((home / "orphan").read_text()))
@@ -166,7 +162,7 @@ def test_a_child_that_dies_is_started_again(home: Path, ledger) -> None:
         assert reports[-1] == "web died with exit status -9; started again."
 
 
-def test_a_child_that_dies_again_and_again_is_given_up_in_its_own_words(home: Path, ledger) -> None:
+def test_a_child_that_dies_too_often_is_given_up(home: Path, ledger) -> None:
     with Supervisor(ledger, home, print) as supervisor:
         supervisor.start(service("web", f"print('no port', flush=True); {SLEEPER}"))
         for _ in range(RESTARTS_MAX):

@@ -37,7 +37,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", sorted(installed_flows()))
-def test_every_flow_bears_its_name_and_explains_its_parameters(name: str) -> None:
+def test_every_flow_has_its_name_and_explains_its_parameters(name: str) -> None:
     found = find_flow(name)
 
     assert found.name == name
@@ -45,7 +45,7 @@ def test_every_flow_bears_its_name_and_explains_its_parameters(name: str) -> Non
     assert all(parameter.help for parameter in found.parameters)
 
 
-def test_the_pipelines_that_ship_are_declared_as_any_other_package_declares_its_own() -> None:
+def test_the_shipped_pipelines_are_declared() -> None:
     assert {"flight_delays", "page_view_count", "page_views"} <= declared_flows().keys()
 
 
@@ -62,7 +62,7 @@ def test_the_environment_declares_pipelines_with_and_without_a_name(
     assert "own_shop.flow:shop" in declared_flows()
 
 
-def test_the_environment_wins_over_what_is_installed(
+def test_the_environment_overrides_installed_pipelines(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, "page_views=own_shop.flow:shop")
@@ -98,7 +98,7 @@ def test_an_installed_package_declares_by_an_entry_point(
         ("flight_delay", "There is no pipeline 'flight_delay' here; did you mean 'flight_delays'"),
     ],
 )
-def test_what_is_no_pipeline_is_refused_in_a_sentence(
+def test_a_reference_to_no_pipeline_is_refused_in_a_sentence(
     package: Path, reference: str, sentence: str
 ) -> None:
     with pytest.raises(Rejected) as refusal:
@@ -117,7 +117,7 @@ def test_what_is_no_pipeline_is_refused_in_a_sentence(
         ("{}['orders']", "KeyError: 'orders'"),
     ],
 )
-def test_an_error_in_the_authors_module_is_one_sentence_with_the_traceback(
+def test_an_error_in_the_authors_module_is_reported_with_its_traceback(
     package: Path, code: str, said: str
 ) -> None:
     (package / "broken.py").write_text(code)
@@ -131,7 +131,7 @@ def test_an_error_in_the_authors_module_is_one_sentence_with_the_traceback(
     assert "/flows/finding.py" not in refusal.value.traceback, "only the author's frames"
 
 
-def test_an_entry_that_is_no_reference_is_refused_when_it_is_asked_for(
+def test_a_malformed_declaration_is_refused_only_when_it_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(VARIABLE, "shop=own_shop/flow.py")
@@ -141,7 +141,7 @@ def test_an_entry_that_is_no_reference_is_refused_when_it_is_asked_for(
     assert find_flow("page_views").name == "page_views"
 
 
-def test_defaults_complete_what_was_given() -> None:
+def test_defaults_complete_the_given_parameters() -> None:
     completed = find_flow("page_view_count").complete({"data": "events"})
 
     assert completed == {"data": "events", "key": "app_id", "repeat": "1"}

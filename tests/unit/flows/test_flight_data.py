@@ -45,7 +45,7 @@ def test_row_groups_are_small_enough_to_rewind_into(year: FlightData) -> None:
     assert max(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)) == 5_000
 
 
-def test_what_is_whole_is_not_written_again(
+def test_complete_data_is_not_written_again(
     year: FlightData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flight_data, "_read", lambda name, schema: pytest.fail("reads again"))
@@ -54,7 +54,7 @@ def test_what_is_whole_is_not_written_again(
 
 
 @pytest.mark.parametrize("damage", ["a file is gone", "a file is cut", "the listing is gone"])
-def test_what_is_not_whole_is_written_again(tmp_path: Path, damage: str) -> None:
+def test_incomplete_data_is_written_again(tmp_path: Path, damage: str) -> None:
     data = prepare(tmp_path)
     before = contents(data.weather)
     match damage:
@@ -70,7 +70,7 @@ def test_what_is_not_whole_is_written_again(tmp_path: Path, damage: str) -> None
     assert contents(data.weather) == before
 
 
-def test_a_month_that_is_gone_is_named_and_moves_no_other(tmp_path: Path) -> None:
+def test_a_missing_month_is_named_and_shifts_no_other(tmp_path: Path) -> None:
     data = prepare(tmp_path)
     (data.weather / MONTHS[3]).unlink()
     source = ParquetFiles(data.weather, schema=WEATHER)

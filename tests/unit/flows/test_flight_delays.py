@@ -44,7 +44,7 @@ def test_the_output_has_the_promised_columns_with_times_in_utc(tmp_path: Path) -
     assert schema.field("window_start").type == pa.timestamp("ms", "UTC")
 
 
-def test_the_guarantee_is_that_of_the_table(tmp_path: Path) -> None:
+def test_the_table_sink_decides_the_guarantee(tmp_path: Path) -> None:
     found = end_to_end(CheckpointingMode.EXACTLY_ONCE, build(tmp_path).ends)
 
     assert found.guarantee == "exactly-once (idempotent)"
@@ -58,7 +58,7 @@ def test_speed_is_event_hours_per_second_or_as_fast_as_possible(
 
 
 @pytest.mark.parametrize(("forever", "is_endless"), [("true", True), ("false", False)])
-def test_the_year_ends_unless_it_goes_on_for_ever(
+def test_the_year_ends_unless_forever_is_set(
     tmp_path: Path, forever: str, is_endless: bool
 ) -> None:
     source = build(tmp_path, forever=forever).sources[Uid("flights")]

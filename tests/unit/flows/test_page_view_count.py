@@ -10,7 +10,7 @@ from pipelines.flows.finding import find_flow
 
 
 @pytest.mark.parametrize("key", ["app_id", "user_id"])
-def test_views_are_counted_per_key_behind_an_exchange_by_it(tmp_path: Path, key: str) -> None:
+def test_views_are_counted_per_key_after_an_exchange_by_that_key(tmp_path: Path, key: str) -> None:
     pipeline = find_flow("page_view_count").build({"data": str(events(tmp_path)), "key": key})
 
     assert [vertex.uid for vertex in pipeline.graph.vertices] == ["events", "views"]

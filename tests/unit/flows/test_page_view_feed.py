@@ -52,7 +52,7 @@ class Clock:
         return self.now_s
 
 
-def test_a_view_follows_from_its_number_alone() -> None:
+def test_a_view_depends_only_on_its_seed_split_and_number() -> None:
     whole = page_views(SEED, 1, 0, 500)
     parts = [page_views(SEED, 1, start, start + 100) for start in range(0, 500, 100)]
 
@@ -61,14 +61,14 @@ def test_a_view_follows_from_its_number_alone() -> None:
     assert not page_views(SEED + 1, 1, 0, 500).equals(whole)
 
 
-def test_views_are_as_far_out_of_order_as_said() -> None:
+def test_views_are_out_of_order_by_the_stated_bound() -> None:
     times_ms = np.asarray(page_views(SEED, 0, 0, 10_000).column("at").cast(pa.int64()))
     behind_ms = np.maximum.accumulate(times_ms) - times_ms
 
     assert OUT_OF_ORDER_MS / 2 < behind_ms.max() <= OUT_OF_ORDER_MS
 
 
-def test_views_come_at_the_pace_that_all_splits_share() -> None:
+def test_all_splits_share_the_pace_of_the_views() -> None:
     log, clock = ListLog(2), Clock()
     feed = Feed(log=log, seed=SEED, splits=2, views_per_s=100.0, now_s=clock)
 
@@ -83,7 +83,7 @@ def test_views_come_at_the_pace_that_all_splits_share() -> None:
     assert log.views == [page_views(SEED, split, 0, 75).to_pylist() for split in (0, 1)]
 
 
-def test_a_feed_with_an_end_gives_that_many_to_each_split_and_no_more() -> None:
+def test_a_bounded_feed_gives_each_split_exactly_its_views() -> None:
     log, clock = ListLog(2), iter([0.0, *range(1, 100)]).__next__
     feed = Feed(log=log, seed=SEED, splits=2, views_per_s=100.0, views_per_split=120, now_s=clock)
 
@@ -93,7 +93,7 @@ def test_a_feed_with_an_end_gives_that_many_to_each_split_and_no_more() -> None:
     assert [len(views) for views in log.views] == [120, 120]
 
 
-def test_no_more_are_appended_at_once_than_fit() -> None:
+def test_one_append_is_bounded_to_one_batch() -> None:
     log, clock = ListLog(1), Clock()
     feed = Feed(log=log, seed=SEED, splits=1, views_per_s=1e6, now_s=clock)
 
@@ -105,7 +105,7 @@ def test_no_more_are_appended_at_once_than_fit() -> None:
 
 
 @pytest.mark.parametrize("breaks_at", [0, 1, 60, 149])
-def test_what_a_log_did_not_take_comes_once_it_is_back(breaks_at: int) -> None:
+def test_views_that_a_log_refused_are_appended_once_it_recovers(breaks_at: int) -> None:
     log, clock = ListLog(2, breaks_at), Clock()
     feed = Feed(log=log, seed=SEED, splits=2, views_per_s=100.0, now_s=clock)
     feed.append_due()
@@ -124,7 +124,7 @@ def test_what_a_log_did_not_take_comes_once_it_is_back(breaks_at: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_tells_how_many_views_it_was_given_also_after_trimming_and_a_crash(
+def test_a_stream_knows_its_view_count_even_after_trimming_and_a_crash(
     tmp_path: Path,
 ) -> None:
     with redis_broker(tmp_path) as broker:
@@ -146,7 +146,7 @@ def test_a_stream_tells_how_many_views_it_was_given_also_after_trimming_and_a_cr
 
 
 @pytest.mark.slow
-def test_a_server_that_is_full_is_waited_for(tmp_path: Path) -> None:
+def test_a_full_redis_server_is_retryable_and_stores_no_view(tmp_path: Path) -> None:
     with redis_broker(tmp_path, more_settings="maxmemory 1kb") as broker:
         log = RedisViewLog(broker.url, "views")
 

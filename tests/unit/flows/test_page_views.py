@@ -24,7 +24,7 @@ def a_redis_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(REDIS, f"redis://:{SECRET}@127.0.0.1:1/0")
 
 
-def test_views_are_counted_in_windows_and_in_total_behind_an_exchange_by_app(
+def test_views_are_counted_per_window_and_in_total_after_an_exchange_by_app(
     tmp_path: Path,
 ) -> None:
     graph = build(tmp_path).graph
@@ -45,14 +45,14 @@ def test_each_result_has_the_app_the_window_and_the_views(tmp_path: Path) -> Non
     assert schemas[Uid("totals-files")].names == ["app_id", "views"]
 
 
-def test_the_guarantee_is_that_of_the_table_of_totals(tmp_path: Path) -> None:
+def test_the_table_of_totals_decides_the_guarantee(tmp_path: Path) -> None:
     found = end_to_end(CheckpointingMode.EXACTLY_ONCE, build(tmp_path).ends)
 
     assert found.guarantee == "exactly-once (idempotent)"
     assert "'totals-files'" in found.reason
 
 
-def test_what_names_no_app_is_counted_all_the_same() -> None:
+def test_views_without_a_valid_app_name_are_still_counted() -> None:
     given = [None, "", "app-1", "a b", "x" * 65, 'x";--', "a\x00b", "App.2_b"]
     rows = [{"app_id": app} for app in given]
 
@@ -97,7 +97,7 @@ def test_files_without_a_directory_are_refused(tmp_path: Path) -> None:
         build(tmp_path, output="")
 
 
-def test_a_redis_that_nobody_named_is_refused_by_its_variable(
+def test_an_unconfigured_redis_is_refused_naming_its_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(REDIS)
@@ -114,14 +114,14 @@ def test_a_redis_that_nobody_named_is_refused_by_its_variable(
         ({"into": "files,postgres"}, DATABASE),
     ],
 )
-def test_a_server_that_nobody_named_is_refused_by_its_variable(
+def test_an_unconfigured_server_is_refused_naming_its_variable(
     tmp_path: Path, parameters: dict[str, str], variable: str
 ) -> None:
     with pytest.raises(Rejected, match=f"needs the environment variable {variable}:"):
         build(tmp_path, **parameters)
 
 
-def test_security_settings_that_cannot_be_read_are_refused_without_their_value(
+def test_malformed_security_settings_are_refused_without_their_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KAFKA, "127.0.0.1:1")
@@ -135,7 +135,7 @@ def test_security_settings_that_cannot_be_read_are_refused_without_their_value(
 
 
 @pytest.mark.parametrize("source", ["redis", "kafka"])
-def test_no_password_is_in_what_a_pipeline_says_of_itself(
+def test_the_description_of_a_pipeline_contains_no_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     monkeypatch.setenv(KAFKA, "127.0.0.1:1")

@@ -19,7 +19,7 @@ def test_a_run_that_ended_with_all_its_faults_may_be_compared() -> None:
         check_comparable(run, JobStatus.FINISHED, 3)
 
 
-def test_a_run_that_missed_a_fault_may_not() -> None:
+def test_a_run_that_missed_a_fault_may_not_be_compared() -> None:
     with pytest.raises(TrialFailed, match=r"Of 2 faults only 1 came about in the run\."):
         check_comparable(facts(kills=1), JobStatus.FINISHED, 2)
 
@@ -29,7 +29,7 @@ def test_a_run_that_failed_says_why() -> None:
         check_comparable(facts(kills=2, reason="The disk is full."), JobStatus.FAILED, 2)
 
 
-def test_a_run_that_was_stuck_and_says_nothing_is_said_to() -> None:
+def test_a_canceled_run_without_a_reason_is_reported_as_such() -> None:
     with pytest.raises(TrialFailed, match="CANCELED: its journal does not say why"):
         check_comparable(facts(kills=2), JobStatus.CANCELED, 2)
 

@@ -15,25 +15,25 @@ def test_each_view_once_with_right_totals_is_exact() -> None:
     assert delivered(came, APPS) == Delivered(0, 0, 0, 0)
 
 
-def test_a_view_that_comes_twice_does_not_hide_one_that_is_lost() -> None:
+def test_a_duplicate_view_does_not_hide_a_lost_one() -> None:
     came = rows((0, 0, 1), (1, 1, 1), (2, 0, 2), (2, 0, 3), (2, 0, 4), (4, 0, 5))
 
     assert delivered(came, APPS) == Delivered(lost=1, doubled=2, counted_short=1, counted_over=2)
 
 
-def test_the_total_is_that_of_the_newest_row_though_it_be_lower() -> None:
+def test_the_newest_row_gives_the_total_even_if_it_is_lower() -> None:
     came = rows((0, 0, 1), (2, 0, 2), (1, 1, 1), (3, 1, 2), (4, 0, 1))
 
     assert delivered(came, APPS) == Delivered(lost=0, doubled=0, counted_short=2, counted_over=0)
 
 
-def test_nothing_at_all_is_a_loss_of_all() -> None:
+def test_an_empty_output_counts_every_view_as_lost() -> None:
     assert delivered(rows(), APPS) == Delivered(5, 0, 5, 0)
     assert latency(rows()) is None
     assert views_per_s(rows(), 0) == 0
 
 
-def test_latency_counts_to_the_first_time_that_a_view_could_be_seen() -> None:
+def test_latency_is_measured_to_the_first_visibility_of_a_view() -> None:
     came = rows((0, 0, 1), (0, 0, 2), (1, 1, 1))
     came["happened_ms"] = [100, 100, 100]
     came["visible_ms"] = [300, 110, 120]
@@ -48,7 +48,7 @@ def test_the_rate_counts_each_view_once() -> None:
     assert views_per_s(came, 1_000) == 4
 
 
-def test_what_was_read_again_is_counted_by_ranges_of_each_split() -> None:
+def test_repeated_reads_are_counted_by_ranges_of_each_split() -> None:
     first = np.array([[0, 100], [100, 150], [80, 150], [150, 200]])
     second = np.array([[0, 10], [0, 10], [0, 30]])
 

@@ -11,7 +11,7 @@ from pipelines.lab.options import MODE_NAMES, LabOptions, add_options, options_o
 from pipelines.lab.page_views import kill_places
 
 
-def test_the_words_of_a_lab_give_the_same_lab_again() -> None:
+def test_the_command_line_words_of_a_lab_restore_its_options() -> None:
     chosen = LabOptions(
         seed=7,
         records=5_000,
@@ -26,7 +26,7 @@ def test_the_words_of_a_lab_give_the_same_lab_again() -> None:
     assert options_of(parser().parse_args(chosen.words)) == chosen
 
 
-def test_without_words_it_is_the_default_lab() -> None:
+def test_without_words_the_default_options_apply() -> None:
     assert options_of(parser().parse_args([])) == LabOptions()
 
 
@@ -40,12 +40,14 @@ def test_without_words_it_is_the_default_lab() -> None:
         ({"records": 1_500}, "--records is 1500, too few for 2 faults; give at least 2000"),
     ],
 )
-def test_what_cannot_be_run_is_refused_by_its_option(change: dict[str, object], told: str) -> None:
+def test_an_impossible_lab_is_refused_naming_its_option(
+    change: dict[str, object], told: str
+) -> None:
     with pytest.raises(Rejected, match=told.replace(".", r"\.")):
         msgspec.structs.replace(LabOptions(), **change).check()
 
 
-def test_modes_are_compared_in_one_order() -> None:
+def test_modes_are_always_compared_in_the_same_order() -> None:
     chosen = LabOptions(modes=("acked", "at-most-once")).chosen
 
     assert [mode.name for mode in chosen] == ["at-most-once", "acked"]
@@ -53,7 +55,7 @@ def test_modes_are_compared_in_one_order() -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_faults_lie_apart_and_follow_from_the_seed(seed: int) -> None:
+def test_faults_are_spread_out_and_depend_only_on_the_seed(seed: int) -> None:
     places = kill_places(seed, 100_000, 4)
 
     assert places == kill_places(seed, 100_000, 4)
@@ -63,7 +65,7 @@ def test_faults_lie_apart_and_follow_from_the_seed(seed: int) -> None:
     assert places[-1] <= 95_000
 
 
-def test_another_seed_kills_elsewhere() -> None:
+def test_each_seed_places_the_kills_differently() -> None:
     assert len({kill_places(seed, 100_000, 2) for seed in range(20)}) == 20
 
 

@@ -14,7 +14,7 @@ from tests.unit.lab.reports import mode, report
 BROKEN = report(mode("exactly-once", broken=["It lost 3."]))
 
 
-def test_a_lab_whose_promises_are_kept_ends_well(
+def test_a_lab_that_keeps_its_promises_exits_with_status_0(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = report(mode("exactly-once"))
@@ -23,7 +23,7 @@ def test_a_lab_whose_promises_are_kept_ends_well(
     assert msgspec.json.decode(capsys.readouterr().out, type=LabReport) == kept
 
 
-def test_a_broken_promise_is_said_and_is_status_1(
+def test_a_broken_promise_is_printed_and_exits_with_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status(monkeypatch, BROKEN) == 1
@@ -31,7 +31,7 @@ def test_a_broken_promise_is_said_and_is_status_1(
 
 
 @pytest.mark.parametrize("problem", [TrialFailed("Of 2 faults only 1"), Rejected("No such thing")])
-def test_what_a_person_should_know_is_said_in_a_sentence(
+def test_an_expected_problem_is_printed_as_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], problem: Exception
 ) -> None:
     assert status(monkeypatch, problem) == 2
@@ -41,7 +41,7 @@ def test_what_a_person_should_know_is_said_in_a_sentence(
     assert told.out == ""
 
 
-def test_what_nobody_expected_accuses_no_mode(
+def test_an_unexpected_error_blames_no_mode(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status(monkeypatch, OSError("The disk is full")) == 2

@@ -33,7 +33,7 @@ FORGETFUL = msgspec.structs.replace(FAULTED, counted_short=900)
         (NONE, LOSING, []),
     ],
 )
-def test_a_mode_has_broken_what_it_promised_and_did_not_keep(promise, run, told) -> None:
+def test_a_mode_breaks_exactly_the_promises_that_it_did_not_keep(promise, run, told) -> None:
     assert broken_promises(promise, run, COST) == told
 
 
@@ -49,7 +49,7 @@ def test_one_broken_promise_breaks_the_lab() -> None:
     assert not report(mode("exactly-once"), mode("acked", broken=["It lost some."])).is_kept
 
 
-def test_the_comparison_tells_counts_beside_what_is_expected() -> None:
+def test_the_comparison_shows_counts_next_to_the_expected_ones() -> None:
     told = comparison(report(mode("exactly-once"), mode("acked", acker_ids=30_000)))
 
     assert told.startswith("Following every record through 2 steps took 3.000 acks a record")
@@ -59,11 +59,11 @@ def test_the_comparison_tells_counts_beside_what_is_expected() -> None:
 
 
 @pytest.mark.parametrize("left", ["acked", "exactly-once"])
-def test_there_is_nothing_to_compare_without_both(left: str) -> None:
+def test_the_comparison_is_empty_unless_both_modes_ran(left: str) -> None:
     assert comparison(report(mode(left))) == ""
 
 
-def test_a_report_in_words_has_a_line_and_a_verdict_for_each_mode() -> None:
+def test_the_text_report_has_a_line_and_a_verdict_for_each_mode() -> None:
     told = sentences(report(mode("exactly-once"), mode("acked", broken=["It lost 3."])))
 
     assert told[0].split()[:3] == ["mode", "lost", "doubled"]
@@ -73,7 +73,7 @@ def test_a_report_in_words_has_a_line_and_a_verdict_for_each_mode() -> None:
     assert "acked promises exactly-once: It lost 3." in told
 
 
-def test_a_report_without_costs_has_dashes_there() -> None:
+def test_a_report_without_costs_shows_dashes() -> None:
     without = msgspec.structs.replace(mode("exactly-once"), cost=None)
 
     assert sentences(report(without))[1].split()[-4:] == ["-"] * 4

@@ -14,7 +14,7 @@ RECORDS = 2_500
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3])
-def test_the_views_are_the_same_however_many_splits_there_are(tmp_path: Path, splits: int) -> None:
+def test_the_views_are_the_same_for_any_number_of_splits(tmp_path: Path, splits: int) -> None:
     source = views_in(tmp_path, splits=splits)
 
     lines = [line for index in range(splits) for line in lines_of(source, index)]
@@ -23,11 +23,11 @@ def test_the_views_are_the_same_however_many_splits_there_are(tmp_path: Path, sp
     assert sorted(lines) == sorted(lines_of(views_in(tmp_path, splits=1), 0))
 
 
-def test_another_seed_is_another_input(tmp_path: Path) -> None:
+def test_another_seed_gives_another_input(tmp_path: Path) -> None:
     assert lines_of(views_in(tmp_path, seed=1), 0) != lines_of(views_in(tmp_path, seed=2), 0)
 
 
-def test_at_a_rate_nothing_is_read_before_it_has_happened(
+def test_at_a_given_rate_no_view_is_read_before_it_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = views_in(tmp_path, rate=1_000, splits=2)
@@ -42,7 +42,7 @@ def test_at_a_rate_nothing_is_read_before_it_has_happened(
     assert batch.column("happened_ms").to_pylist() == [5_000, 5_002, 5_004, 5_006, 5_008]
 
 
-def test_what_is_read_late_happened_when_it_was_due(
+def test_a_view_that_is_read_late_keeps_its_due_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at(monkeypatch, 5_000)
@@ -56,7 +56,7 @@ def test_what_is_read_late_happened_when_it_was_due(
     assert late.num_rows == page_views.BATCH_ROWS
 
 
-def test_every_reading_is_noted(tmp_path: Path) -> None:
+def test_every_read_is_recorded(tmp_path: Path) -> None:
     source = views_in(tmp_path, splits=2)
     lines_of(source, 0)
     next(source.read(0, 250))
@@ -68,7 +68,7 @@ def test_every_reading_is_noted(tmp_path: Path) -> None:
     assert read_again(noted.items()) == 1_000
 
 
-def test_a_split_that_is_read_to_its_end_ends(tmp_path: Path) -> None:
+def test_a_split_ends_after_its_last_view(tmp_path: Path) -> None:
     source = views_in(tmp_path, splits=2)
 
     assert list(source.read(0, RECORDS // 2)) == []

@@ -38,7 +38,7 @@ def test_rows_of_a_transaction_are_visible_once_it_is_committed(tmp_path: Path) 
     assert (seen["visible_ms"] > 1_700_000_000_000).all()
 
 
-def test_a_transaction_that_is_gone_is_said_to_be_lost(tmp_path: Path) -> None:
+def test_a_missing_transaction_is_reported_as_lost(tmp_path: Path) -> None:
     writer = opened(tmp_path)
     writer.write(views(1))
     prepared = writer.prepare(FIRST)
@@ -49,7 +49,7 @@ def test_a_transaction_that_is_gone_is_said_to_be_lost(tmp_path: Path) -> None:
         writer.commit(FIRST, prepared)
 
 
-def test_what_a_dead_attempt_left_behind_goes_but_for_what_was_restored(tmp_path: Path) -> None:
+def test_leftovers_of_a_dead_attempt_are_removed_except_restored_ones(tmp_path: Path) -> None:
     dead = opened(tmp_path)
     dead.write(views(1))
     prepared = dead.prepare(FIRST)
@@ -66,7 +66,7 @@ def test_what_a_dead_attempt_left_behind_goes_but_for_what_was_restored(tmp_path
     assert [path.name[-2:] for path in tmp_path.glob(".pending-*")] == ["-1"]
 
 
-def test_of_a_row_that_a_dying_slot_has_begun_nothing_is_seen(tmp_path: Path) -> None:
+def test_a_partly_written_row_of_a_dying_slot_is_not_visible(tmp_path: Path) -> None:
     opened(tmp_path, is_transactional=False).write(views(1, 2))
     (written,) = tmp_path.glob("rows-*")
     written.write_bytes(written.read_bytes()[: ROW.itemsize + 5])
@@ -74,7 +74,7 @@ def test_of_a_row_that_a_dying_slot_has_begun_nothing_is_seen(tmp_path: Path) ->
     assert visible_rows(tmp_path)["view"].tolist() == [1]
 
 
-def test_rows_of_a_later_attempt_come_behind(tmp_path: Path) -> None:
+def test_rows_of_a_later_attempt_come_after_earlier_ones(tmp_path: Path) -> None:
     opened(tmp_path, attempt=10, is_transactional=False).write(views(2))
     opened(tmp_path, attempt=9, is_transactional=False).write(views(1))
 

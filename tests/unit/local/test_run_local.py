@@ -69,7 +69,7 @@ def test_a_record_without_event_time_is_named_with_its_column(first: int) -> Non
         run_local(env.build())
 
 
-def test_the_result_is_arrow_and_empty_where_nothing_came() -> None:
+def test_the_result_is_arrow_and_empty_when_no_rows_arrived() -> None:
     env = Environment()
     env.from_rows([], pa.schema([("n", pa.int64())]), uid="numbers").collect(uid="out")
 
@@ -79,7 +79,7 @@ def test_the_result_is_arrow_and_empty_where_nothing_came() -> None:
     assert table.num_rows == 0
 
 
-def test_a_result_is_asked_for_by_the_uid_of_its_collect() -> None:
+def test_a_result_is_selected_by_the_uid_of_its_collect() -> None:
     result = run_local(totals())
 
     with pytest.raises(Rejected, match=r"Name the collect .* 'windows-out', 'sums-out'"):
@@ -112,7 +112,7 @@ def test_an_authors_exception_ends_the_run_with_the_traceback() -> None:
     assert "in digest" in str(failure.value)
 
 
-def test_a_failure_behind_other_operators_of_its_chain_has_the_authors_traceback() -> None:
+def test_a_failure_deep_in_a_chain_shows_the_authors_traceback() -> None:
     def digest(row: dict[str, object]) -> dict[str, object]:
         raise ValueError("cannot be digested")
 
@@ -128,7 +128,7 @@ def test_a_failure_behind_other_operators_of_its_chain_has_the_authors_traceback
     assert "chain_delivery.py" not in authors_part(str(failure.value))
 
 
-def test_a_restart_strategy_lets_it_go_on_exactly_once() -> None:
+def test_a_restart_strategy_resumes_the_run_exactly_once() -> None:
     env, failures = Environment(), ["away"]
 
     def fail_once(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -150,7 +150,7 @@ def test_a_restart_strategy_lets_it_go_on_exactly_once() -> None:
     assert ["the service is away" in each for each in result.failures] == [True]
 
 
-def test_an_endless_source_stops_with_a_savepoint_that_another_run_goes_on_from(
+def test_an_endless_source_stops_with_a_savepoint_that_another_run_resumes(
     tmp_path: Path,
 ) -> None:
     def endless() -> Pipeline:
@@ -192,7 +192,7 @@ def test_print_shows_each_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "> {'n': 1}\n> {'n': 2}\n"
 
 
-def test_times_of_any_unit_are_event_time_and_what_is_no_time_is_refused() -> None:
+def test_times_of_any_unit_become_event_time_and_other_values_are_refused() -> None:
     env = Environment()
 
     naive = env.from_rows([{"at": datetime(2026, 1, 1)}], uid="naive", timestamp_column="at")
@@ -206,7 +206,7 @@ def test_times_of_any_unit_are_event_time_and_what_is_no_time_is_refused() -> No
         env.from_rows([], uid="none")
 
 
-def test_a_run_with_slots_of_its_own_refuses_a_collect_by_its_uid(
+def test_a_run_with_its_own_slots_refuses_a_collect_by_uid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, f"one={__name__}:DECLARED")
@@ -223,7 +223,7 @@ def test_a_run_with_slots_of_its_own_refuses_a_collect_by_its_uid(
 
 
 @pytest.mark.slow
-def test_it_needs_neither_dashboard_nor_spark_nor_java() -> None:
+def test_run_local_needs_neither_dashboard_nor_spark_nor_java() -> None:
     program = """
 import sys
 for name in ("django", "celery", "pyspark", "py4j", "ftdash"):

@@ -41,7 +41,7 @@ def test_a_healthy_pipeline_under_load_has_no_finding(seed: int) -> None:
     assert slow_checkpoints(durations, usual_ms * rng.uniform(0, 3.0)) is None
 
 
-def test_a_source_that_waits_for_its_system_is_named_with_it() -> None:
+def test_a_source_waiting_for_its_system_is_named_with_the_reason() -> None:
     away = replace(load("orders", 1, busy=0.0), trouble="the server does not answer")
 
     found = source_away([load("orders", 0, busy=0.0), away])
@@ -65,7 +65,7 @@ def test_a_function_that_does_not_return_is_named_with_its_line() -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_the_subtask_that_works_while_its_neighbours_wait_is_named_with_its_key(seed: int) -> None:
+def test_a_busy_subtask_with_idle_neighbours_is_named_with_its_key_group(seed: int) -> None:
     rng = random.Random(seed)
     parallelism = rng.choice((2, 3, 8, 64))
     worst = rng.randrange(parallelism)
@@ -140,7 +140,7 @@ def test_a_moment_of_skew_does_not_count() -> None:
     assert skew([LoadMoment(float(s), uneven) for s in range(4)]) is None
 
 
-def test_input_that_comes_faster_than_it_is_read_is_named_with_the_work_that_waits() -> None:
+def test_a_source_that_falls_behind_is_named_with_its_waiting_work() -> None:
     def at(second: int, pending: int, read: int) -> LoadMoment:
         source = load("orders", 0, busy=1.0, window=None, pending=pending, out=read)
         return LoadMoment(float(second), [source])
@@ -159,7 +159,7 @@ def test_input_that_comes_faster_than_it_is_read_is_named_with_the_work_that_wai
     assert behind(growing[:2]) is None
 
 
-def test_an_operator_that_takes_nothing_more_while_its_queue_grows_is_named() -> None:
+def test_an_operator_that_reads_nothing_while_its_queue_grows_is_named() -> None:
     def at(second: int, queued: int) -> LoadMoment:
         return LoadMoment(float(second), [load("lookup", 0, busy=1.0, queued=queued, came=77)])
 
@@ -169,7 +169,7 @@ def test_an_operator_that_takes_nothing_more_while_its_queue_grows_is_named() ->
     assert found.text == "lookup has taken no record for a minute, and 900 records wait."
 
 
-def test_event_time_that_stands_still_while_records_come_is_traced_to_the_oldest_source() -> None:
+def test_a_watermark_stalled_despite_input_is_traced_to_the_oldest_source() -> None:
     def at(second: int, *, mark: int = 5_000, came: int | None = None) -> LoadMoment:
         rows = 100 * second if came is None else came
         return LoadMoment(
@@ -191,7 +191,7 @@ def test_event_time_that_stands_still_while_records_come_is_traced_to_the_oldest
     assert watermark_still([at(0), at(60)]) is None
 
 
-def test_checkpoints_are_slow_against_their_own_median() -> None:
+def test_checkpoints_are_slow_compared_with_their_own_median() -> None:
     usual = [150.0] * 20
 
     found = slow_checkpoints([*usual, 22_000.0, 21_000.0], None)

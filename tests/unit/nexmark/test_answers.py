@@ -40,7 +40,7 @@ def result_of(query: str, **parameters: object) -> pa.Table:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_query_gives_the_answer(query: str, few: Answers) -> None:
+def test_a_query_gives_the_same_result_as_duckdb(query: str, few: Answers) -> None:
     result = result_of(query, events=EVENTS, per_s=PER_S, splits=4)
 
     assert few.of(query).num_rows > 0
@@ -49,7 +49,9 @@ def test_a_query_gives_the_answer(query: str, few: Answers) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_query_gives_the_answer_for_a_million_events(query: str, million: Answers) -> None:
+def test_a_query_gives_the_same_result_as_duckdb_for_a_million_events(
+    query: str, million: Answers
+) -> None:
     result = result_of(query, events=MILLION, per_s=MILLION_PER_S, splits=4)
 
     assert million.difference(query, result) == []
@@ -90,6 +92,6 @@ def test_the_flow_reads_files_and_writes_its_result(few: Answers, tmp_path: Path
     assert few.difference("q3", written) == []
 
 
-def test_a_query_that_there_is_not_is_refused() -> None:
+def test_an_unknown_query_is_refused() -> None:
     with pytest.raises(Rejected, match="There is no query 'q6'; choose one of"):
         nexmark.build({"query": "q6"})

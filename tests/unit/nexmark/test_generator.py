@@ -39,7 +39,7 @@ def column(batch: pa.RecordBatch, name: str) -> np.ndarray:
     return batch.column(name).to_numpy(zero_copy_only=False)
 
 
-def test_of_fifty_events_one_is_a_person_three_are_auctions_and_46_are_bids() -> None:
+def test_fifty_events_hold_one_person_three_auctions_and_46_bids() -> None:
     numbers = np.concatenate([numbers_of(kind) for kind in KINDS])
 
     assert sorted(numbers) == list(range(EVENTS))
@@ -51,7 +51,7 @@ def test_of_fifty_events_one_is_a_person_three_are_auctions_and_46_are_bids() ->
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_any_slice_can_be_made_again(kind: Kind) -> None:
+def test_any_slice_can_be_generated_again(kind: Kind) -> None:
     whole = made(kind)
 
     chosen = np.arange(17, whole.num_rows, 97)
@@ -80,7 +80,7 @@ def test_a_source_gives_the_same_events_at_any_number_of_splits(kind: Kind, spli
         assert (np.diff(times) >= 0).all()
 
 
-def test_events_that_cannot_be_dealt_to_the_splits_are_refused() -> None:
+def test_events_that_do_not_divide_evenly_among_the_splits_are_refused() -> None:
     with pytest.raises(Rejected, match="give a multiple of 400"):
         generated(BID, MODEL, events=20_050, splits=8, columns=["price"])
 
@@ -107,7 +107,7 @@ def newest_person(number: int) -> int:
     return number // 50
 
 
-def test_half_of_the_bids_are_for_the_hot_auction_and_the_others_for_auctions_in_flight() -> None:
+def test_half_the_bids_go_to_the_hot_auction_and_half_to_auctions_in_flight() -> None:
     bids = made(BID)
     newest = np.array([newest_auction(int(number)) for number in numbers_of(BID)])
     auction = column(bids, "auction") - 1_000
@@ -124,7 +124,7 @@ def test_half_of_the_bids_are_for_the_hot_auction_and_the_others_for_auctions_in
 @pytest.mark.parametrize(
     ("kind", "name", "hot_one", "ids"), [(BID, "bidder", 1, 1_000), (AUCTION, "seller", 0, 1_000)]
 )
-def test_three_of_four_name_the_hot_person_and_the_others_active_ones(
+def test_three_in_four_events_name_the_hot_person_and_others_an_active_one(
     kind: Kind, name: str, hot_one: int, ids: int
 ) -> None:
     newest = np.array([newest_person(int(number)) for number in numbers_of(kind)])
@@ -159,7 +159,7 @@ def test_events_have_the_definitions_average_sizes(
     assert np.ptp(sizes) > 0.2 * (average_bytes - fixed_bytes)
 
 
-def test_prices_are_uniform_in_their_logarithm() -> None:
+def test_prices_are_log_uniform() -> None:
     prices = column(made(BID), "price")
 
     assert 100 <= prices.min() < 102
@@ -194,7 +194,7 @@ def test_half_of_the_channels_are_hot_and_nine_tenths_of_the_others_have_an_id()
     assert all(len(url.split("/")) == 7 for url in addresses.values())
 
 
-def test_an_auction_lasts_as_long_as_a_hundred_auctions_take_on_average() -> None:
+def test_on_average_an_auction_lasts_until_a_hundred_more_have_begun() -> None:
     auctions = made(AUCTION, Model(seed=11, per_s=500))
 
     lasts_ms = pc.subtract(auctions["expires"].cast("int64"), auctions["date_time"].cast("int64"))
@@ -224,7 +224,7 @@ def read_csv(directory: Path, kind: Kind) -> pa.Table:
     [(write_parquet, read_parquet), (write_csv, read_csv)],
     ids=["parquet", "csv"],
 )
-def test_files_hold_the_same_events(
+def test_files_hold_the_same_events_as_the_generator(
     write: Callable[..., None], read: Callable[[Path, Kind], pa.Table], tmp_path: Path
 ) -> None:
     write(tmp_path, MODEL, events=10_000, files=4)

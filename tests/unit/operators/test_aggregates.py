@@ -38,7 +38,7 @@ AGGREGATES = {
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_any_split_into_partial_results_gives_the_answer_of_the_whole(seed: int) -> None:
+def test_any_split_into_partial_results_gives_the_same_answer(seed: int) -> None:
     rng = random.Random(seed)
     batch = random_batch(rng)
     aggregation = Aggregation.of(("key",), AGGREGATES, SCHEMA)
@@ -54,7 +54,7 @@ def test_any_split_into_partial_results_gives_the_answer_of_the_whole(seed: int)
     assert by_key(results.to_pylist()) == by_key(expected(batch.to_pylist()))
 
 
-def test_a_key_without_any_value_has_null_results_and_a_count_of_rows() -> None:
+def test_a_key_without_values_has_null_results_and_a_row_count() -> None:
     rows = [{"key": "a"}, {"key": "a"}]
     aggregation = Aggregation.of(("key",), AGGREGATES, SCHEMA)
     batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)

@@ -65,7 +65,7 @@ def test_times_and_numbers_become_event_time(
 
 
 @pytest.mark.parametrize("type_", [pa.string(), pa.float64(), pa.date32(), pa.bool_()])
-def test_other_types_are_refused_with_the_way_out(type_: pa.DataType) -> None:
+def test_other_types_are_refused_with_a_suggested_conversion(type_: pa.DataType) -> None:
     with pytest.raises(Rejected, match=r"'at' is .* milliseconds since 1970; convert .* map_batch"):
         host(type_)
 
@@ -82,7 +82,7 @@ def test_a_watermark_follows_its_records_and_never_goes_back() -> None:
     ]
 
 
-def test_a_leap_of_one_record_moves_no_event_time_and_is_counted() -> None:
+def test_one_record_far_ahead_does_not_move_event_time_and_is_counted() -> None:
     hosted, marks = host()
 
     hosted.send([{"key": "a", "at": each} for each in (1, 2, 3, 90_000)])
@@ -91,7 +91,7 @@ def test_a_leap_of_one_record_moves_no_event_time_and_is_counted() -> None:
     assert hosted.counters == {"timestamps_far_ahead": 1}
 
 
-def test_of_the_event_time_of_the_input_only_the_end_counts() -> None:
+def test_only_the_final_watermark_of_the_input_is_passed_on() -> None:
     hosted, marks = host()
     hosted.send([{"key": "a", "at": 5}])
 
@@ -125,7 +125,7 @@ def test_a_silent_subtask_is_idle_until_its_next_record() -> None:
     assert hosted.operator.awaits_processing_time
 
 
-def test_without_a_limit_silence_holds_event_time() -> None:
+def test_without_an_idle_timeout_a_silent_subtask_never_becomes_idle() -> None:
     hosted, marks = host()
 
     assert not hosted.operator.awaits_processing_time
@@ -144,7 +144,7 @@ def test_an_idle_input_makes_the_output_idle() -> None:
     assert marks == [IDLE, ACTIVE]
 
 
-def test_the_restored_time_is_sent_again_before_anything_else_and_does_not_go_back() -> None:
+def test_the_restored_watermark_is_sent_first_and_never_goes_back() -> None:
     silent, told = host(restored_ms=40)
     silent.pass_time(0)
     silent.pass_time(10)

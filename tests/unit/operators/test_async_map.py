@@ -61,7 +61,7 @@ def test_a_watermark_waits_for_the_results_of_earlier_rows(ordered: bool) -> Non
         assert harness.watermark_ms == 5
 
 
-def test_requests_in_flight_are_in_the_snapshot_and_are_asked_again() -> None:
+def test_requests_in_flight_are_snapshotted_and_repeated_after_a_restore() -> None:
     service, again = Service(), Service()
     with hosted(service, capacity=2) as harness:
         harness.push([{"x": x} for x in range(5)])
@@ -82,7 +82,7 @@ def test_requests_in_flight_are_in_the_snapshot_and_are_asked_again() -> None:
         assert restored.state("operator.in_flight") == []
 
 
-def test_a_result_that_left_before_the_cut_is_not_asked_again() -> None:
+def test_a_result_emitted_before_the_snapshot_is_not_requested_again() -> None:
     service, again = Service(), Service()
     with hosted(service, ordered=False) as harness:
         harness.push([{"x": 1}, {"x": 2}, {"x": 3}])
@@ -101,7 +101,7 @@ def test_a_result_that_left_before_the_cut_is_not_asked_again() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_a_restore_deals_requests_to_any_number_of_subtasks(parallelism: int) -> None:
+def test_a_restore_distributes_requests_over_any_number_of_subtasks(parallelism: int) -> None:
     service, again = Service(), Service()
     with hosted(service, parallelism=2) as harness:
         harness.push([{"x": x} for x in range(10)])
@@ -116,7 +116,7 @@ def test_a_restore_deals_requests_to_any_number_of_subtasks(parallelism: int) ->
         assert sorted(row["x"] for row in restored.output()) == list(range(10))
 
 
-def test_no_more_requests_than_the_capacity_are_under_way() -> None:
+def test_rows_beyond_the_capacity_are_requested_in_order() -> None:
     service = Service()
     with hosted(service, capacity=3) as harness:
         harness.push([{"x": x} for x in range(10)])
@@ -135,7 +135,7 @@ def test_a_request_without_an_answer_names_its_row() -> None:
             harness.await_results()
 
 
-def test_a_function_may_give_the_result_of_a_request_that_timed_out() -> None:
+def test_a_function_may_supply_the_result_of_a_timed_out_request() -> None:
     def unknown(row: dict[str, Any]) -> dict[str, Any]:
         return {**row, "y": None}
 
@@ -147,7 +147,9 @@ def test_a_function_may_give_the_result_of_a_request_that_timed_out() -> None:
 
 
 @pytest.mark.parametrize(("retries", "succeeds"), [(1, False), (2, True)])
-def test_a_request_is_repeated_as_often_as_asked(retries: int, succeeds: bool) -> None:
+def test_a_failed_request_is_retried_the_configured_number_of_times(
+    retries: int, succeeds: bool
+) -> None:
     attempts: list[int] = []
 
     async def fails_twice(row: dict[str, Any]) -> dict[str, Any]:
@@ -207,7 +209,7 @@ def test_a_client_is_opened_and_closed_once_on_the_loop() -> None:
     assert WithClient.log == ["open requests of asked[0]", "close"]
 
 
-def test_one_request_for_a_whole_batch() -> None:
+def test_a_whole_batch_is_asked_at_once_and_again_after_a_restore() -> None:
     async def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist(
             [{"x": x, "y": 2 * x} for x in batch.column("x").to_pylist() if x], schema=ANSWERS
@@ -263,7 +265,7 @@ def test_a_function_that_would_block_is_refused() -> None:
         asking(blocking)
 
 
-def test_a_coroutine_with_arguments_bound_is_taken() -> None:
+def test_a_coroutine_with_bound_arguments_is_accepted() -> None:
     async def plus(row: dict[str, Any], *, more: int) -> dict[str, Any]:
         return {**row, "y": row["x"] + more}
 

@@ -19,7 +19,7 @@ def test_each_batch_is_mapped() -> None:
     assert host.rows == [{"x": 2}, {"x": 4}]
 
 
-def test_another_schema_than_declared_is_refused_with_both() -> None:
+def test_a_schema_other_than_declared_is_refused_naming_both() -> None:
     declared = pa.schema([("x", pa.float64())])
     host = Host(lambda: BatchFunction(doubled, declared), [SCHEMA])
 

@@ -45,7 +45,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 @pytest.mark.parametrize("seed", range(10))
-def test_the_results_are_those_of_the_rows_that_are_left(backend: str, seed: int) -> None:
+def test_results_cover_exactly_the_remaining_rows(backend: str, seed: int) -> None:
     with rocksdb_backends(TINY_BYTES) as rocksdb:
         backends = HashMapBackend if backend == "hashmap" else rocksdb
         rng = random.Random(seed)
@@ -62,7 +62,7 @@ def test_the_results_are_those_of_the_rows_that_are_left(backend: str, seed: int
                 subtasks.restore(rng.randint(1, 3))
 
 
-def test_a_value_stays_until_its_last_row_is_taken_back() -> None:
+def test_a_value_counts_until_its_last_row_is_retracted() -> None:
     host = Host(aggregating, [SCHEMA])
 
     host.send([row(number=7), row(number=7), row(number=3)])
@@ -74,7 +74,7 @@ def test_a_value_stays_until_its_last_row_is_taken_back() -> None:
     assert found == [(3, 7, 2), (3, 7, 2), (3, 3, 1), (None, None, 0)]
 
 
-def test_a_row_that_is_taken_back_before_it_comes_counts_once_it_came_twice() -> None:
+def test_a_row_retracted_before_it_arrives_counts_once_it_arrives_twice() -> None:
     host = Host(aggregating, [SCHEMA])
 
     host.send([row(number=7, kind="-D"), row(number=1)])
@@ -84,7 +84,7 @@ def test_a_row_that_is_taken_back_before_it_comes_counts_once_it_came_twice() ->
     assert [each["highest"] for each in host.rows] == [1, 1, 7]
 
 
-def test_a_value_that_is_no_number_is_the_end_as_it_is_without_a_changelog() -> None:
+def test_nan_is_the_greatest_value_until_it_is_retracted() -> None:
     host = Host(aggregating, [SCHEMA])
 
     host.send([row(ratio=math.nan), row(ratio=-0.0), row(ratio=2.0)])
@@ -94,7 +94,7 @@ def test_a_value_that_is_no_number_is_the_end_as_it_is_without_a_changelog() -> 
     assert (host.rows[-1]["least_ratio"], host.rows[-1]["greatest_ratio"]) == (2.0, 2.0)
 
 
-def test_values_that_are_gone_leave_no_state() -> None:
+def test_retracted_values_leave_no_state() -> None:
     subtasks = Subtasks(aggregating, [SCHEMA], [("key",)])
     rows = [row(number=n, name=str(n), ratio=float(n)) for n in range(50)]
 
@@ -124,19 +124,19 @@ def test_what_cannot_be_aggregated_is_refused(
         ChangelogAggregate(("key",), aggregates).output_schema([SCHEMA])
 
 
-def test_the_kind_of_a_row_cannot_be_a_key() -> None:
+def test_the_row_kind_cannot_be_a_key() -> None:
     with pytest.raises(Rejected, match="'row_kind' cannot be a key"):
         ChangelogAggregate(("row_kind",), {"m": max("number")}).output_schema([SCHEMA])
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_totals_of_totals_have_ends_and_are_exact_under_kills(seed: int) -> None:
+def test_extremes_of_totals_are_exact_under_kills(seed: int) -> None:
     visits = random_visits(seed)
 
     assert_exactly_once(busiest(), visits, kills=seed, newest_by={"out": ["page"]})
 
 
-def test_the_busiest_user_of_a_page_is_that_of_the_newest_totals() -> None:
+def test_aggregates_of_totals_use_only_the_newest_totals() -> None:
     visits = random_visits(5)
 
     run = run_with_kills(busiest(), {"visits": visits}, kills=0, kill_count=0)

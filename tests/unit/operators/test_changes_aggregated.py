@@ -24,7 +24,7 @@ ORDERS = pa.schema([("user", pa.int64()), ("price", pa.int64())])
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_aggregates_are_those_of_the_rows_that_are_left(seed: int) -> None:
+def test_aggregates_cover_exactly_the_remaining_rows(seed: int) -> None:
     rng = random.Random(seed)
     local = Host(lambda: LocalAggregate(AGGREGATION), [SCHEMA])
     host = Host(
@@ -42,7 +42,7 @@ def test_aggregates_are_those_of_the_rows_that_are_left(seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["-D", "-U"])
-def test_flinks_kinds_take_back_alike(kind: str) -> None:
+def test_delete_and_update_before_rows_both_retract_a_value(kind: str) -> None:
     local = Host(lambda: LocalAggregate(AGGREGATION), [SCHEMA])
 
     local.send([change(1, 5, "+U"), change(1, 7, "+I"), change(1, 5, kind)])
@@ -51,7 +51,7 @@ def test_flinks_kinds_take_back_alike(kind: str) -> None:
     assert local.rows[0]["total__value"] == 7
 
 
-def test_a_count_behind_an_outer_join_counts_no_row_twice() -> None:
+def test_a_count_after_an_outer_join_counts_no_row_twice() -> None:
     run = run_with_kills(counted(), INPUT, kills=0, kill_count=0)
 
     assert newest(run.table("out").to_pylist(), "user") == {
@@ -61,7 +61,7 @@ def test_a_count_behind_an_outer_join_counts_no_row_twice() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_count_behind_an_outer_join_is_exact_under_kills(seed: int) -> None:
+def test_a_count_after_an_outer_join_is_exact_under_kills(seed: int) -> None:
     assert_exactly_once(counted(), INPUT, kills=seed, newest_by={"out": ["user"]})
 
 

@@ -57,7 +57,7 @@ KINDS = [
 @pytest.mark.parametrize("windows", KINDS, ids=str)
 @pytest.mark.parametrize("lateness_ms", [0, 7])
 @pytest.mark.parametrize("seed", range(8))
-def test_the_same_windows_leave_and_the_same_rows_are_late(
+def test_combining_changes_neither_the_results_nor_the_late_rows(
     seed: int, lateness_ms: int, windows: AlignedWindows
 ) -> None:
     rng = random.Random(seed)
@@ -85,7 +85,7 @@ def test_the_same_windows_leave_and_the_same_rows_are_late(
     assert behind.counters == plain.counters
 
 
-def test_rows_of_one_key_and_pane_become_one() -> None:
+def test_rows_of_one_key_and_pane_become_one_row() -> None:
     combining = Combining(SlidingWindows(10, every_ms=5))
 
     (combined,) = combining.given(
@@ -96,7 +96,7 @@ def test_rows_of_one_key_and_pane_become_one() -> None:
     assert found == {("a", 7, 2), ("b", 4, 2), ("a", 8, 2)}
 
 
-def test_batches_whose_keys_differ_pass_until_the_next_try() -> None:
+def test_distinct_keys_switch_combining_off_until_the_next_probe() -> None:
     combining = Combining(TumblingWindows(10))
     unique = batch_of([(str(n), 1, n) for n in range(20)])
     repeated = batch_of([("a", 1, n) for n in range(20)])
@@ -110,13 +110,13 @@ def test_batches_whose_keys_differ_pass_until_the_next_try() -> None:
     assert combined.column(COMBINED_ROWS).to_pylist() == [20]
 
 
-def test_the_side_output_of_late_rows_has_whole_rows_so_nothing_is_combined() -> None:
+def test_nothing_is_combined_if_the_late_side_output_is_read() -> None:
     assert "sums.local" in pipeline().operators
     assert "sums.local" not in pipeline(reads_late=True).operators
     assert pipeline(reads_late=True).graph.node("sums").inputs[0].upstream == "in"
 
 
-def test_a_uid_that_is_taken_stays_the_authors() -> None:
+def test_nothing_is_combined_if_the_author_already_uses_the_uid() -> None:
     env = Environment()
     stream = env.from_rows([], SCHEMA, uid="sums.local", timestamp_column="time")
     stream.key_by("key").window(tumbling(hours=1)).aggregate(n=count(), uid="sums").collect(
@@ -126,7 +126,7 @@ def test_a_uid_that_is_taken_stays_the_authors() -> None:
     assert set(env.build().operators) == {"sums"}
 
 
-def test_sessions_and_windows_by_the_clock_combine_nothing() -> None:
+def test_sessions_and_processing_time_windows_are_not_combined() -> None:
     env = Environment()
     keyed = env.from_rows([], SCHEMA, uid="in", timestamp_column="time").key_by("key")
     windows = keyed.window(processing_time(tumbling(hours=1)))
@@ -137,7 +137,7 @@ def test_sessions_and_windows_by_the_clock_combine_nothing() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_windows_over_the_whole_stream_combine_too(parallelism: int) -> None:
+def test_windows_over_the_whole_stream_are_combined_too(parallelism: int) -> None:
     env = Environment()
     stream = env.from_rows(rows(400), SCHEMA, uid="in", timestamp_column="time", splits=2)
     windows = sliding(timedelta(milliseconds=40), every=timedelta(milliseconds=20))
@@ -153,7 +153,7 @@ def test_windows_over_the_whole_stream_combine_too(parallelism: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_kills_change_nothing_where_rows_are_combined(seed: int) -> None:
+def test_combined_rows_are_exact_under_kills(seed: int) -> None:
     assert_exactly_once(pipeline(), rows(300), kills=seed, parallelism=1 + seed % 3)
 
 
@@ -222,7 +222,7 @@ def random_batch(rng: random.Random) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(made, schema=SCHEMA)
 
 
-def test_the_step_runs_in_the_chain_in_front_of_the_exchange_at_its_parallelism() -> None:
+def test_combining_is_chained_before_the_exchange_at_the_same_parallelism() -> None:
     env = Environment()
     stream = env.from_rows([], SCHEMA, uid="in", timestamp_column="time")
     env.set_parallelism(stream.node, 3)

@@ -31,7 +31,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(("size", "slide"), KINDS)
 @pytest.mark.parametrize("seed", range(3))
-def test_every_so_many_rows_of_a_key_its_newest_rows_are_aggregated_over_restores(
+def test_count_windows_match_a_list_of_each_keys_rows_across_restores(
     seed: int, size: int, slide: int | None, backend: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(count_windows, "MERGED_MAX", 10)
@@ -70,7 +70,7 @@ def test_panes_that_no_window_needs_are_deleted() -> None:
     assert [row["n"] for row in host.output()] == [2, 4, 4, 4, 4]
 
 
-def test_windows_of_all_keys_leave_in_the_order_of_their_last_rows() -> None:
+def test_windows_of_all_keys_are_emitted_in_the_order_of_their_last_rows() -> None:
     host = OperatorHarness(windowed(2, None), "windows")
 
     host.push([{"key": key, "value": n} for n, key in enumerate("abcbacc")])
@@ -94,7 +94,7 @@ def test_a_result_has_keys_and_aggregates_and_no_event_time() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_kills_neither_lose_nor_double_a_row_of_a_window(seed: int) -> None:
+def test_kills_neither_lose_nor_duplicate_a_row_of_a_window(seed: int) -> None:
     rows = [{"key": "abc"[n % 3], "value": n} for n in range(360)]
 
     table = run_with_kills(windowed(5, None), rows, kills=seed, parallelism=1 + seed % 3).table()

@@ -50,7 +50,7 @@ def test_the_first_row_of_each_key_is_emitted_once(backends: BackendFactory, see
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_last_row_of_each_key_is_left(backends: BackendFactory, seed: int) -> None:
+def test_the_last_row_of_each_key_remains(backends: BackendFactory, seed: int) -> None:
     rng = random.Random(seed)
     order = Order(None, descending=True, newest_first=True)
     last = Subtasks(lambda: KeepBest(KEYS, order), [SCHEMA], [KEYS], 2, backends=backends)
@@ -63,7 +63,7 @@ def test_the_last_row_of_each_key_is_left(backends: BackendFactory, seed: int) -
 
 @pytest.mark.parametrize("is_last", [True, False])
 @pytest.mark.parametrize("seed", range(20))
-def test_the_first_or_last_by_a_column_is_left(seed: int, is_last: bool) -> None:
+def test_the_first_or_last_row_by_a_column_remains(seed: int, is_last: bool) -> None:
     rng = random.Random(seed)
     order = Order("price", descending=is_last, newest_first=is_last)
     schema = rng.choice([SCHEMA, WHOLE])
@@ -75,7 +75,7 @@ def test_the_first_or_last_by_a_column_is_left(seed: int, is_last: bool) -> None
     assert applied(kept.emitted.rows) == as_counter(list(chain(*expected.values())))
 
 
-def test_a_key_is_forgotten_after_its_time_to_live_and_its_next_row_is_a_first_one() -> None:
+def test_after_the_time_to_live_the_next_row_of_a_key_counts_as_first() -> None:
     host = Host(lambda: KeepFirst(KEYS, StateTtlConfig(100)), [SCHEMA])
     host.send([row("a", 1)])
     host.now_ms = 99
@@ -116,7 +116,7 @@ def test_deduplicated_rows_are_exact_under_kills(keep: str, seed: int) -> None:
     assert_exactly_once(env.build(), given, kills=seed, newest_by={"out": ["key"]})
 
 
-def test_an_author_rescales_it_in_the_middle_of_the_stream() -> None:
+def test_deduplication_survives_a_rescale_in_the_middle_of_the_stream() -> None:
     env = Environment()
     rows = env.from_rows([], SCHEMA, uid="rows")
     kept = rows.key_by("key").deduplicate(uid="kept").collect(uid="out")

@@ -98,7 +98,7 @@ def test_the_first_row_with_a_value_is_marked_under_each_condition(backend: str,
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_counts_under_a_condition_are_those_of_the_rows_in_which_it_holds(seed: int) -> None:
+def test_conditional_counts_cover_only_rows_that_meet_the_condition(seed: int) -> None:
     rng = random.Random(seed)
     rows = [random_row(rng) for _ in range(rng.randint(1, 400))]
     events = stream()
@@ -127,7 +127,7 @@ def test_counts_under_a_condition_are_those_of_the_rows_in_which_it_holds(seed: 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_distinct_rows_and_counts_are_those_of_sets(seed: int) -> None:
+def test_distinct_rows_and_counts_match_python_sets(seed: int) -> None:
     rng = random.Random(seed)
     rows = [random_row(rng) for _ in range(rng.randint(1, 400))]
     events = stream()
@@ -157,7 +157,7 @@ def test_distinct_rows_and_counts_are_exact_under_kills(seed: int) -> None:
     assert_exactly_once(events.environment.build(), rows, kills=seed, newest_by={"counts": ["key"]})
 
 
-def test_without_columns_whole_rows_are_distinct_and_keep_their_event_time() -> None:
+def test_distinct_without_columns_compares_whole_rows_and_keeps_event_time() -> None:
     events = stream().map_batches(lambda b: b, SCHEMA.remove(4), uid="keys")
 
     whole, users = events.distinct(uid="whole"), events.distinct("user", uid="users")
@@ -166,7 +166,7 @@ def test_without_columns_whole_rows_are_distinct_and_keep_their_event_time() -> 
     assert (whole.time_column, users.time_column) == ("at", None)
 
 
-def test_the_half_before_the_exchange_keeps_nothing() -> None:
+def test_the_local_half_before_the_exchange_keeps_no_state() -> None:
     events = stream()
     events.distinct("key", uid="keys").collect(uid="out")
     harness = OperatorHarness(events.environment.build(), "keys.local")

@@ -26,7 +26,7 @@ def test_the_first_row_that_fails_by_itself_is_found(seed: int) -> None:
     assert calls <= rows.bit_length() + 1
 
 
-def test_a_failure_of_the_whole_batch_is_nobodys() -> None:
+def test_a_failure_of_the_whole_batch_is_blamed_on_no_row() -> None:
     def function(batch: pa.RecordBatch) -> None:
         if pc.sum(batch.column(0)).as_py() > 5:
             raise ValueError

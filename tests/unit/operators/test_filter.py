@@ -25,7 +25,7 @@ def test_only_rows_for_which_the_predicate_is_true_pass(predicate: Predicate) ->
     assert host.rows == [{"x": 3, "name": "c"}]
 
 
-def test_a_batch_of_which_nothing_remains_is_not_passed_on() -> None:
+def test_a_batch_filtered_to_nothing_is_not_passed_on() -> None:
     host = Host(lambda: Filter(pc.field("x") > 100), [SCHEMA])
 
     host.send(ROWS)

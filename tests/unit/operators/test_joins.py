@@ -84,7 +84,7 @@ def test_an_index_finds_each_row_while_another_thread_merges(
     assert other_thread.merges
 
 
-def test_an_index_waits_for_the_other_thread_before_it_has_too_many_runs(
+def test_an_index_waits_for_the_merging_thread_before_it_has_too_many_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(join_state, "MERGED_AT_ONCE", 4)
@@ -133,7 +133,7 @@ class OtherThread:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_an_interval_join_gives_each_pair_when_its_later_half_comes(seed: int) -> None:
+def test_an_interval_join_emits_each_pair_when_its_later_row_arrives(seed: int) -> None:
     check_interval_join(random.Random(seed))
 
 
@@ -173,7 +173,7 @@ def check_interval_join(rng: random.Random, backends: BackendFactory = HashMapBa
 
 @pytest.mark.parametrize("kind", list(JoinKind))
 @pytest.mark.parametrize("seed", range(15))
-def test_a_join_without_windows_is_at_any_time_the_join_of_all_input_so_far(
+def test_a_join_without_windows_always_equals_the_join_of_all_input_so_far(
     seed: int, kind: JoinKind
 ) -> None:
     check_stream_join(random.Random(seed), kind)
@@ -200,7 +200,7 @@ def check_stream_join(
 
 @pytest.mark.parametrize("kind", list(JoinKind))
 @pytest.mark.parametrize("seed", range(15))
-def test_a_window_join_gives_pairs_and_what_stands_alone_once_per_window(
+def test_a_window_join_emits_pairs_and_unmatched_rows_once_per_window(
     seed: int, kind: JoinKind
 ) -> None:
     rng = random.Random(seed)
@@ -226,7 +226,7 @@ def test_a_window_join_gives_pairs_and_what_stands_alone_once_per_window(
         maybe_restore(joined, rng)
 
 
-def test_an_outer_join_takes_back_before_it_adds_and_only_once() -> None:
+def test_an_outer_join_retracts_the_unmatched_row_once_before_adding_a_pair() -> None:
     joined = Subtasks(lambda: StreamJoin(ON, JoinKind.LEFT), [LEFT, RIGHT], [ON, ON])
 
     joined.send([row(0, ("a", 1, 0, 5))])
@@ -242,7 +242,7 @@ def test_an_outer_join_takes_back_before_it_adds_and_only_once() -> None:
     ]
 
 
-def test_a_side_that_stands_alone_keeps_its_key_and_has_null_for_the_other_columns() -> None:
+def test_an_unmatched_row_keeps_its_key_and_has_null_for_the_other_side() -> None:
     joined = Subtasks(
         lambda: WindowJoin(ON, TIMES, TumblingWindows(10), JoinKind.FULL), [LEFT, RIGHT], [ON, ON]
     )
@@ -262,7 +262,7 @@ def test_a_side_that_stands_alone_keeps_its_key_and_has_null_for_the_other_colum
 
 @pytest.mark.parametrize(("lower", "upper"), [(-5, 20), (5, 20), (-20, -5), (0, 0)])
 @pytest.mark.parametrize("port", [0, 1])
-def test_a_row_of_an_interval_join_stays_until_its_last_partner_may_have_come(
+def test_an_interval_join_keeps_a_row_until_its_last_possible_partner(
     port: int, lower: int, upper: int
 ) -> None:
     """A partner whose time equals the watermark is the latest possible one, and is not late."""
@@ -279,7 +279,7 @@ def test_a_row_of_an_interval_join_stays_until_its_last_partner_may_have_come(
     assert len(joined.emitted.rows) == 1
 
 
-def test_old_rows_of_an_interval_join_leave_the_state_as_time_goes_on() -> None:
+def test_an_interval_join_drops_old_rows_from_state_as_event_time_advances() -> None:
     joined = Subtasks(lambda: IntervalJoin(ON, TIMES, Interval(-8, 8)), [LEFT, RIGHT], [ON, ON])
     for now in range(0, 250, 5):
         for port in (0, 1):
@@ -289,7 +289,7 @@ def test_old_rows_of_an_interval_join_leave_the_state_as_time_goes_on() -> None:
     assert joined.state_rows <= 2 * 5
 
 
-def test_a_join_with_a_time_to_live_forgets_rows_after_it_and_not_before() -> None:
+def test_a_join_forgets_rows_after_their_time_to_live_and_not_before() -> None:
     now = [1_000_000]
     joined = Subtasks(
         lambda: StreamJoin(ON, JoinKind.INNER, 1_600),
@@ -311,7 +311,7 @@ def test_a_join_with_a_time_to_live_forgets_rows_after_it_and_not_before() -> No
     assert joined.state_rows == 7
 
 
-def test_rows_kept_without_a_time_to_live_begin_to_age_when_it_is_given() -> None:
+def test_rows_kept_without_a_time_to_live_age_once_one_is_set() -> None:
     now, ttl = [1_000_000], [None, 1_600]
     joined = Subtasks(
         lambda: StreamJoin(ON, JoinKind.INNER, ttl[0]),
@@ -344,7 +344,7 @@ def test_rows_in_buckets_of_another_width_are_found_after_a_restore() -> None:
     assert sorted(as_pair(out) for out in joined.emitted.rows) == [(n, 9) for n in range(40)]
 
 
-def test_after_the_clock_was_set_back_new_rows_are_found_and_not_those_dropped() -> None:
+def test_a_clock_set_back_hides_no_new_row_and_revives_no_dropped_one() -> None:
     now = [1_000_000]
     joined = Subtasks(
         lambda: StreamJoin(ON, JoinKind.INNER, 1_600),

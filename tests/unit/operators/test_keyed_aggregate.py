@@ -31,7 +31,7 @@ def test_a_batch_emits_the_new_totals_of_the_keys_it_touched_and_no_others() -> 
     ]
 
 
-def test_totals_go_on_after_a_recovery() -> None:
+def test_totals_continue_after_a_recovery() -> None:
     host = totals()
     host.send([row(1, 5.0), row(2, 1.0)])
 
@@ -42,7 +42,7 @@ def test_totals_go_on_after_a_recovery() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_behind_a_local_half_the_totals_are_the_same(seed: int) -> None:
+def test_totals_are_the_same_with_a_local_half_in_front(seed: int) -> None:
     rng = random.Random(seed)
     batches = [random_rows(rng) for _ in range(rng.randint(1, 6))]
     direct, local, behind = totals(), local_half(), totals(merges_partials=True)
@@ -69,7 +69,7 @@ def test_the_local_half_sends_one_partial_result_per_key() -> None:
     ]
 
 
-def test_the_local_half_stops_grouping_where_keys_hardly_repeat_and_tries_again_later() -> None:
+def test_the_local_half_stops_grouping_distinct_keys_and_tries_again_later() -> None:
     local = local_half()
     repeating = [row(7, 1.0)] * 4
 

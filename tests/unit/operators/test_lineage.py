@@ -25,7 +25,7 @@ BATCH = pa.RecordBatch.from_arrays([KEYS], ["key"])
         PassOn,
     ],
 )
-def test_each_emitted_row_is_the_row_that_it_is_said_to_descend_from(
+def test_each_emitted_row_equals_its_reported_parent_row(
     create: Callable[[], Operator],
 ) -> None:
     lineage = Lineage()

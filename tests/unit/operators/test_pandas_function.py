@@ -17,7 +17,7 @@ SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
 TOTALS = pa.schema([("key", pa.string()), ("total", pa.int64())])
 
 
-def test_a_frame_comes_in_and_a_frame_goes_out() -> None:
+def test_a_function_takes_a_frame_and_returns_a_frame() -> None:
     def totals(frame: pd.DataFrame) -> pd.DataFrame:
         sums = frame.groupby("key", as_index=False)["n"].sum()
         return sums.rename(columns={"n": "total"})
@@ -27,7 +27,7 @@ def test_a_frame_comes_in_and_a_frame_goes_out() -> None:
     assert mapped(totals, rows) == [{"key": "a", "total": 4}, {"key": "b", "total": 2}]
 
 
-def test_an_integer_stays_whole_where_pandas_makes_it_a_float() -> None:
+def test_an_integer_that_pandas_turned_into_a_float_stays_an_integer() -> None:
     def renamed(frame: pd.DataFrame) -> pd.DataFrame:
         return frame.rename(columns={"n": "total"})
 
@@ -51,7 +51,7 @@ def test_the_order_and_the_index_of_the_frame_do_not_matter() -> None:
         ({"key": ["a"], "total": [1.5]}, "does not fit its column: .*total"),
     ],
 )
-def test_another_frame_than_declared_is_refused(columns: dict[str, Any], sentence: str) -> None:
+def test_a_frame_other_than_declared_is_refused(columns: dict[str, Any], sentence: str) -> None:
     with pytest.raises(Rejected, match=sentence):
         mapped(lambda frame: pd.DataFrame(columns), [{"key": "a", "n": 1}])
 

@@ -96,7 +96,7 @@ class BatchSessions(BatchProcessFunction):
 
 @pytest.mark.parametrize("function", [RowSessions(), BatchSessions()], ids=["rows", "batches"])
 @pytest.mark.parametrize("seed", range(10))
-def test_both_flavours_give_what_one_row_after_the_other_gives(
+def test_row_and_batch_functions_give_the_results_of_row_by_row_processing(
     function: KeyedProcessFunction | BatchProcessFunction, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -201,7 +201,7 @@ class Mean(AggregateFunction):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_row_sees_what_the_rows_before_it_have_done_in_its_batch_or_earlier(seed: int) -> None:
+def test_a_row_sees_the_state_changes_of_all_rows_before_it(seed: int) -> None:
     rng = random.Random(seed)
     host = host_of(Tally(), pa.schema([("user", pa.string()), ("seen", pa.string())]))
     rows: list[Row] = [
@@ -237,7 +237,7 @@ def test_timers_fire_in_order_and_see_the_time_they_were_registered_for() -> Non
     assert fired == [("a", 10), (None, 10), ("a", 20), ("b", 20)]
 
 
-def test_a_timer_may_register_the_next_one_and_all_that_are_due_fire() -> None:
+def test_a_timer_may_register_another_and_all_due_timers_fire() -> None:
     class Every10Ms(KeyedProcessFunction):
         def process_element(self, row: Row, context: RowContext) -> None:
             context.timer_service().register_event_time_timer(row["at_ms"])
@@ -256,7 +256,7 @@ def test_a_timer_may_register_the_next_one_and_all_that_are_due_fire() -> None:
     assert [row["until_ms"] for row in host.rows] == [0, 10, 20, 30, 40]
 
 
-def test_timers_that_never_stop_are_named_instead_of_hanging(
+def test_timers_that_register_new_ones_forever_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Forever(KeyedProcessFunction):
@@ -275,7 +275,7 @@ def test_timers_that_never_stop_are_named_instead_of_hanging(
 
 
 @pytest.mark.parametrize("domain", list(TimeDomain))
-def test_a_timer_that_is_deleted_does_not_fire_and_one_registered_again_does(
+def test_a_deleted_timer_does_not_fire_unless_it_is_registered_again(
     domain: TimeDomain,
 ) -> None:
     class Undecided(KeyedProcessFunction):
@@ -340,7 +340,7 @@ def test_processing_time_timers_fire_by_the_clock_until_the_input_has_ended() ->
     assert not host.operator.awaits_processing_time
 
 
-def test_a_state_expires_for_rows_too_and_only_what_was_read_lives_on() -> None:
+def test_state_expires_in_row_functions_unless_it_was_read() -> None:
     class Last(KeyedProcessFunction):
         def open(self, runtime: RuntimeContext) -> None:
             ttl = StateTtlConfig(10, TtlUpdate.ON_READ_AND_WRITE)
@@ -397,7 +397,7 @@ def test_rows_go_to_declared_side_outputs_and_counters() -> None:
         ({"user": "a", "until_ms": 2**63, "total": 1}, "'until_ms' that 'under-test' emits"),
     ],
 )
-def test_a_row_that_was_not_declared_is_refused_by_column(emitted: Row, named: str) -> None:
+def test_a_row_that_does_not_fit_its_schema_is_refused_by_column(emitted: Row, named: str) -> None:
     class Wrong(KeyedProcessFunction):
         def process_element(self, row: Row, context: RowContext) -> list[Row]:
             return [emitted]
@@ -418,7 +418,7 @@ def test_a_value_that_its_state_cannot_hold_is_refused_by_the_state() -> None:
         host_of(Wrong(), SESSIONS).send([event("a", 0)])
 
 
-def test_the_row_at_fault_is_known() -> None:
+def test_the_row_that_raised_is_identified() -> None:
     class Picky(KeyedProcessFunction):
         def process_element(self, row: Row, context: RowContext) -> None:
             if row["amount"] == 13:
@@ -434,7 +434,7 @@ def test_the_row_at_fault_is_known() -> None:
 
 
 @pytest.mark.parametrize("type_", [pa.float64(), pa.decimal128(3), pa.list_(pa.int8())])
-def test_a_key_of_a_type_that_cannot_be_a_key_is_refused_when_the_pipeline_is_built(
+def test_a_key_column_of_an_unusable_type_is_refused_at_build_time(
     type_: pa.DataType,
 ) -> None:
     with pytest.raises(Rejected, match="the key column 'k' has type"):
@@ -451,7 +451,7 @@ def test_a_key_of_a_type_that_cannot_be_a_key_is_refused_when_the_pipeline_is_bu
     ],
     ids=str,
 )
-def test_awkward_keys_each_have_a_state_of_their_own(type_: pa.DataType, values: list[Any]) -> None:
+def test_awkward_keys_each_have_their_own_state(type_: pa.DataType, values: list[Any]) -> None:
     class Count(KeyedProcessFunction):
         def open(self, runtime: RuntimeContext) -> None:
             self._count = runtime.get_state(ValueStateDescriptor("count", pa.int64()))
@@ -484,7 +484,7 @@ def test_awkward_keys_each_have_a_state_of_their_own(type_: pa.DataType, values:
         (2**63, pa.int64(), "too large"),
     ],
 )
-def test_a_key_that_a_map_cannot_hold_is_refused_in_a_sentence(
+def test_a_key_that_a_map_cannot_hold_is_refused_with_the_reason(
     key: object, type_: pa.DataType, sentence: str
 ) -> None:
     class Mapped(KeyedProcessFunction):
@@ -498,7 +498,7 @@ def test_a_key_that_a_map_cannot_hold_is_refused_in_a_sentence(
         host_of(Mapped(), SESSIONS).send([event("a", 0)])
 
 
-def test_one_and_true_and_one_as_a_double_are_one_key_where_whole_numbers_are_kept() -> None:
+def test_one_and_one_as_a_double_are_the_same_key_in_an_integer_map() -> None:
     class Counting(KeyedProcessFunction):
         def open(self, runtime: RuntimeContext) -> None:
             self._seen = runtime.get_map_state(MapStateDescriptor("seen", pa.int64(), pa.int64()))
@@ -516,7 +516,7 @@ def test_one_and_true_and_one_as_a_double_are_one_key_where_whole_numbers_are_ke
     assert [row["total"] for row in host.rows] == [1, 2, 3, 4]
 
 
-def test_functions_of_batches_and_of_rows_are_not_mixed_up() -> None:
+def test_a_batch_aggregate_in_a_row_function_is_refused() -> None:
     class Wrong(KeyedProcessFunction):
         def open(self, runtime: RuntimeContext) -> None:
             runtime.get_aggregating_state(
@@ -565,7 +565,7 @@ class RowRules(KeyedProcessFunction):
             self._rules.put(row["name"], row["least"])
 
 
-def test_broadcast_records_keep_a_map_that_keyed_records_read() -> None:
+def test_broadcast_records_maintain_a_map_that_keyed_records_read() -> None:
     host = Host(lambda: Process(RowRules(), (("user",), ()), VERDICTS, "under-test"),
                 [EVENTS, RULES])  # fmt: skip
 
@@ -600,7 +600,7 @@ class BatchLimits(BatchProcessFunction):
         self._limits.put_all(batch["name"], batch["least"])
 
 
-def test_a_batch_function_looks_broadcast_entries_up_for_all_its_records() -> None:
+def test_a_batch_function_looks_up_broadcast_entries_for_all_its_records() -> None:
     host = Host(lambda: Process(BatchLimits(), (("user",), ()), LIMITED, "under-test"),
                 [EVENTS, RULES])  # fmt: skip
 
@@ -629,7 +629,7 @@ class Trespassing(RowRules):
             context.get_current_key()
 
 
-def test_keyed_records_change_no_broadcast_state_and_broadcast_records_no_keyed_one() -> None:
+def test_keyed_and_broadcast_records_may_not_write_each_others_state() -> None:
     host = Host(lambda: Process(Trespassing(), (("user",), ()), VERDICTS, "under-test"),
                 [EVENTS, RULES])  # fmt: skip
 
@@ -643,7 +643,7 @@ def test_keyed_records_change_no_broadcast_state_and_broadcast_records_no_keyed_
         host.send([event("a", 0)])
 
 
-def test_records_of_a_second_stream_with_a_key_change_no_broadcast_state() -> None:
+def test_a_keyed_second_stream_may_not_write_broadcast_state() -> None:
     host = Host(lambda: Process(RowRules(), (("user",), ("name",)), VERDICTS, "under-test"),
                 [EVENTS, RULES])  # fmt: skip
 

@@ -28,7 +28,7 @@ def backends(request: pytest.FixtureRequest) -> Iterator[BackendFactory]:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_each_record_emits_what_the_rows_of_its_key_are_reduced_to(
+def test_each_record_emits_the_reduction_of_all_rows_of_its_key(
     backends: BackendFactory, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -48,7 +48,7 @@ def test_each_record_emits_what_the_rows_of_its_key_are_reduced_to(
     assert as_counter(reduced.emitted.rows) == as_counter(expected)
 
 
-def test_a_function_may_change_the_row_so_far_in_place() -> None:
+def test_a_function_may_modify_the_reduced_row_in_place() -> None:
     def counting(before: Row, row: Row) -> Row:
         before["id"] += row["id"]
         return before
@@ -83,7 +83,7 @@ def test_the_failing_row_is_named() -> None:
         (lambda before, row: row | {"id": "x"}, "'id' that 'under-test' emits is int64"),
     ],
 )
-def test_a_result_that_is_no_row_of_the_key_is_refused(function, sentence: str) -> None:
+def test_a_result_with_another_key_or_schema_is_refused(function, sentence: str) -> None:
     host = Host(lambda: Reduce(KEYS, function), [SCHEMA])
 
     with pytest.raises(Rejected, match=sentence):

@@ -14,7 +14,7 @@ CAPACITY = 5
 
 @pytest.mark.parametrize("in_order", [True, False])
 @pytest.mark.parametrize("seed", range(100))
-def test_results_stay_between_the_marks_of_their_rows(seed: int, in_order: bool) -> None:
+def test_results_stay_between_the_watermarks_around_their_rows(seed: int, in_order: bool) -> None:
     rng = random.Random(seed)
     queue = RequestQueue(CAPACITY, in_order=in_order)
     came: list[int | str] = []  # rows are numbers, marks are text
@@ -54,7 +54,7 @@ def test_a_request_is_answered_once() -> None:
         asked.answer(number, Answer())
 
 
-def test_results_that_wait_for_their_turn_count_as_under_way() -> None:
+def test_results_waiting_for_their_turn_count_towards_the_capacity() -> None:
     queue = RequestQueue(2, in_order=True)
     queue.add(work(range(4)))
     _, (second, number) = queue.take_to_ask()
@@ -66,7 +66,7 @@ def test_results_that_wait_for_their_turn_count_as_under_way() -> None:
     assert queue.is_full
 
 
-def test_an_idle_input_is_reported_behind_its_results() -> None:
+def test_idleness_is_reported_after_the_results_before_it() -> None:
     queue = RequestQueue(2, in_order=False)
     queue.add(work(range(1)))
     queue.add_mark(WatermarkStatus(is_idle=True))
@@ -79,7 +79,7 @@ def test_an_idle_input_is_reported_behind_its_results() -> None:
     assert last == WatermarkStatus(is_idle=True)
 
 
-def test_after_the_end_of_event_time_nothing_is_taken_until_all_results_have_left() -> None:
+def test_after_the_final_watermark_the_queue_is_full_until_all_results_left() -> None:
     queue = RequestQueue(2, in_order=False)
     queue.add(work(range(1)))
     ((asked, number),) = queue.take_to_ask()

@@ -39,7 +39,7 @@ def test_a_row_becomes_any_number_of_rows() -> None:
     assert host.emitted == [[{"length": 2}, {"length": 2}, {"length": 2}]]
 
 
-def test_a_row_that_becomes_very_many_leaves_in_bounded_batches(
+def test_a_row_that_expands_to_many_rows_is_emitted_in_bounded_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rows, "MAX_OUTPUT_ROWS", 10)
@@ -52,7 +52,7 @@ def test_a_row_that_becomes_very_many_leaves_in_bounded_batches(
     assert [len(batch) for batch in host.emitted] == [10, 10, 5]
 
 
-def test_rows_are_kept_for_which_the_function_is_true() -> None:
+def test_keeps_the_rows_for_which_the_function_is_true() -> None:
     host = Host(lambda: FilterRows(lambda row: row["number"]), [WORDS])
 
     host.send([{"text": "a", "number": 0}, {"text": "b", "number": 2}, {"text": "c"}])
@@ -70,7 +70,7 @@ def test_rows_are_kept_for_which_the_function_is_true() -> None:
     ],
     ids=["map", "flat map", "filter"],
 )
-def test_the_row_at_fault_is_known(create: "type[Operator]") -> None:
+def test_the_row_that_raised_is_identified(create: "type[Operator]") -> None:
     host = Host(create, [WORDS])
     faulty = [{"text": "", "number": number} for number in (3, 2, 0, 1)]
     host.send(faulty[:2])
@@ -123,7 +123,7 @@ def test_a_row_has_the_values_that_arrow_gives(column: pa.Array) -> None:
         )
 
 
-def test_a_moment_beyond_the_years_of_python_is_refused_as_by_arrow() -> None:
+def test_a_time_beyond_pythons_years_raises_the_same_error_as_arrow() -> None:
     for beyond in (2**62, 2**53):
         column = pa.array([1, beyond], pa.timestamp("ms", "UTC"))
 
@@ -133,7 +133,7 @@ def test_a_moment_beyond_the_years_of_python_is_refused_as_by_arrow() -> None:
             rows.python_values(column)
 
 
-def test_rows_come_in_order_from_a_batch_of_any_length_also_without_columns() -> None:
+def test_rows_come_in_order_from_a_long_batch_even_without_columns() -> None:
     many = pa.record_batch({"number": pa.array(range(3_000))})
 
     assert list(rows.rows_of(many)) == many.to_pylist()

@@ -39,13 +39,13 @@ BY_NAME = {repr(key): key for key in KEYS}
 
 @pytest.mark.parametrize("kind", list(JoinKind))
 @pytest.mark.parametrize("seed", range(15))
-def test_every_pair_of_a_session_is_joined_once_and_what_stands_alone_as_the_kind_says(
+def test_a_session_join_emits_each_pair_once_and_unmatched_rows_by_join_kind(
     seed: int, kind: JoinKind
 ) -> None:
     check(random.Random(seed), kind)
 
 
-def test_it_is_the_same_when_state_is_in_rocksdb(tmp_path: Path) -> None:
+def test_session_joins_are_the_same_when_state_is_in_rocksdb(tmp_path: Path) -> None:
     with rocksdb_backends(TINY_BYTES) as backends:
         check(random.Random(7), JoinKind.FULL, backends)
 
@@ -90,7 +90,7 @@ def test_rows_further_apart_than_the_gap_meet_if_others_lie_between_them() -> No
     assert joined.counters == {}
 
 
-def test_a_row_too_late_for_every_session_leaves_by_the_late_output_of_its_side() -> None:
+def test_a_row_too_late_for_any_session_goes_to_the_late_output_of_its_side() -> None:
     joined = session_join(GAP_MS, JoinKind.FULL)
     joined.send([row(0, ("a", 1, 100, 1))])
     joined.advance(105)

@@ -108,7 +108,7 @@ def test_an_author_reads_side_outputs_in_the_harness(kind: str) -> None:
     ]
 
 
-def test_a_side_output_that_was_not_declared_is_refused_by_name() -> None:
+def test_an_undeclared_side_output_is_refused_by_name() -> None:
     rows = Host(
         lambda: FlatMapRowsWithSides(lambda row, sides: sides.output("worse", row), LINES, SIDES),
         [LINES],
@@ -123,7 +123,7 @@ def test_a_side_output_that_was_not_declared_is_refused_by_name() -> None:
             host.send([line(1)])
 
 
-def test_other_columns_than_declared_are_refused() -> None:
+def test_columns_other_than_declared_are_refused() -> None:
     rows = Host(
         lambda: FlatMapRowsWithSides(lambda row, sides: sides.output("bad", row), LINES, SIDES),
         [LINES],
@@ -139,7 +139,7 @@ def test_other_columns_than_declared_are_refused() -> None:
         batches.send([line(1)])
 
 
-def test_a_batch_process_function_may_not_emit_what_it_did_not_declare() -> None:
+def test_a_batch_process_function_may_not_emit_to_an_undeclared_side_output() -> None:
     class Undeclared(BatchProcessFunction):
         def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
             context.output("bad", batch)
@@ -153,7 +153,7 @@ def test_a_batch_process_function_may_not_emit_what_it_did_not_declare() -> None
         harness.push([line(1)])
 
 
-def test_an_event_time_that_is_no_column_of_the_side_output_is_refused() -> None:
+def test_an_event_time_column_missing_from_the_side_output_is_refused() -> None:
     lines = Environment().from_rows([], LINES, uid="lines")
 
     with pytest.raises(Rejected, match=r"'split' cannot .* side output 'bad': .* no column 'then'"):

@@ -164,7 +164,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_only_what_was_put_is_read_whatever_is_changed_in_place(seed: int) -> None:
+def test_in_place_changes_to_values_never_reach_the_state(seed: int) -> None:
     rng = random.Random(seed)
     host = Host(lambda: Process(Spoiling(), (("key",), ()), SEEN, "f"), [STEPS, STEPS])
     model = Model()
@@ -186,7 +186,7 @@ def test_only_what_was_put_is_read_whatever_is_changed_in_place(seed: int) -> No
     assert EMPTY == {"number": 0}
 
 
-def test_a_row_that_is_changed_after_it_was_emitted_was_emitted_as_it_was() -> None:
+def test_changing_a_row_after_emitting_it_does_not_change_the_output() -> None:
     schema = pa.schema([("numbers", NUMBERS)])
 
     def growing(row: Row) -> Iterator[Row]:
@@ -200,7 +200,7 @@ def test_a_row_that_is_changed_after_it_was_emitted_was_emitted_as_it_was() -> N
     assert [row["numbers"] for row in host.rows] == [[0], [0, 1], [0, 1, 2]]
 
 
-def test_what_lies_in_memory_that_changes_is_copied_when_it_is_put() -> None:
+def test_state_copies_values_that_lie_in_mutable_memory() -> None:
     """Arrow wraps a NumPy array without copying it."""
     backend = HashMapBackend(KeyGroupRange(0, MAX_PARALLELISM - 1), MAX_PARALLELISM)
     key = pa.schema([("k", pa.int64())])

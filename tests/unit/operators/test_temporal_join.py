@@ -47,7 +47,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(40))
-def test_each_row_gets_the_version_of_its_time(seed: int, kind: JoinKind) -> None:
+def test_each_row_gets_the_version_valid_at_its_event_time(seed: int, kind: JoinKind) -> None:
     check_event_time(random.Random(seed), kind)
 
 
@@ -125,7 +125,7 @@ def check_processing_time(
         maybe_restore(joined, rng)
 
 
-def test_rows_come_out_in_the_order_of_their_times_with_all_columns() -> None:
+def test_rows_are_emitted_in_event_time_order_with_all_columns() -> None:
     joined = Subtasks(
         lambda: EventTimeTemporalJoin(ON, TIMES, JoinKind.LEFT), [LEFT, RIGHT], [ON, ON]
     )
@@ -144,7 +144,7 @@ def test_rows_come_out_in_the_order_of_their_times_with_all_columns() -> None:
     )
 
 
-def test_a_late_version_serves_the_rows_to_come_unless_there_is_a_newer_one() -> None:
+def test_a_late_version_applies_to_later_rows_unless_a_newer_one_exists() -> None:
     joined = Subtasks(
         lambda: EventTimeTemporalJoin(ON, TIMES, JoinKind.LEFT), [LEFT, RIGHT], [ON, ON]
     )
@@ -160,7 +160,7 @@ def test_a_late_version_serves_the_rows_to_come_unless_there_is_a_newer_one() ->
     assert joined.counters["late_records"] == 2
 
 
-def test_a_row_late_before_a_cut_is_late_after_it() -> None:
+def test_a_row_late_before_a_snapshot_is_late_after_it() -> None:
     """With unaligned barriers, subtasks may differ in watermark at a cut."""
     joined = Subtasks(
         lambda: EventTimeTemporalJoin(ON, TIMES, JoinKind.LEFT), [LEFT, RIGHT], [ON, ON], 2
@@ -179,7 +179,7 @@ def test_a_row_late_before_a_cut_is_late_after_it() -> None:
     assert {number(each) for each in late_of(joined, 0)} == before
 
 
-def test_old_versions_leave_the_state_and_the_newest_of_a_key_stays() -> None:
+def test_old_versions_leave_the_state_except_the_newest_of_each_key() -> None:
     joined = Subtasks(
         lambda: EventTimeTemporalJoin(ON, TIMES, JoinKind.LEFT), [LEFT, RIGHT], [ON, ON]
     )
@@ -207,7 +207,7 @@ def test_a_temporal_join_is_exact_under_kills(seed: int) -> None:
     assert_exactly_once(priced(), INPUT, kills=seed)
 
 
-def test_a_killed_run_finds_the_version_of_each_order() -> None:
+def test_a_killed_run_still_finds_the_right_version_for_each_order() -> None:
     run = run_with_kills(priced(), INPUT, kills=7)
 
     found = {each["order"]: each["rate"] for each in run.table("out").to_pylist()}
@@ -215,7 +215,7 @@ def test_a_killed_run_finds_the_version_of_each_order() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_windows_behind_a_temporal_join_lose_no_row_under_kills(seed: int) -> None:
+def test_windows_after_a_temporal_join_lose_no_row_under_kills(seed: int) -> None:
     run = run_with_kills(windowed(), INPUT, kills=seed)
 
     assert sum(each["orders"] for each in run.table("out").to_pylist()) == 100
@@ -233,7 +233,7 @@ def test_an_author_sees_the_join_in_the_harness() -> None:
     assert set(harness.state_names) == {"current", "left", "versions"}
 
 
-def test_the_event_time_of_the_result_is_that_of_the_stream() -> None:
+def test_the_result_keeps_the_event_time_of_the_stream() -> None:
     orders, rates = streams()
     renamed = rates.map_batches(
         lambda batch: batch, pa.schema([*RATES][:2]).append(pa.field("at", TIME)), uid="renamed"
@@ -290,7 +290,7 @@ def test_the_time_of_the_table_cannot_be_a_join_column() -> None:
         first.temporal_join(second, on=["currency", "since"], suffixes=("", "_b"), uid="j")
 
 
-def test_a_changelog_is_refused_on_either_side() -> None:
+def test_a_changelog_is_refused_as_the_table() -> None:
     orders, rates = streams()
     changing = rates.key_by("currency").top_n(1, order_by="rate", uid="top")
 

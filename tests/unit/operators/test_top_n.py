@@ -40,7 +40,7 @@ def backends(request: pytest.FixtureRequest) -> Iterator[BackendFactory]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_left_are_the_first_rows_of_each_key(backends: BackendFactory, seed: int) -> None:
+def test_the_first_n_rows_of_each_key_remain(backends: BackendFactory, seed: int) -> None:
     rng = random.Random(seed)
     n, descending = rng.choice([1, 2, 5, 30]), rng.random() < 0.5
     order, schema = Order("price", descending), rng.choice([SCHEMA, WHOLE])
@@ -53,7 +53,7 @@ def test_what_is_left_are_the_first_rows_of_each_key(backends: BackendFactory, s
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_with_a_rank_each_row_that_is_left_has_its_own(seed: int) -> None:
+def test_with_a_rank_column_each_remaining_row_carries_its_rank(seed: int) -> None:
     rng = random.Random(seed)
     n = rng.choice([1, 3, 10])
     top = Subtasks(lambda: TopN(KEYS, Order("price", True), n, "place"), [SCHEMA], [KEYS], 2)
@@ -70,7 +70,7 @@ def test_with_a_rank_each_row_that_is_left_has_its_own(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_newest_row_of_a_key_is_its_best_one(backends: BackendFactory, seed: int) -> None:
+def test_each_emitted_row_of_a_key_is_its_best_so_far(backends: BackendFactory, seed: int) -> None:
     rng = random.Random(seed)
     descending = rng.random() < 0.5
     order, schema = Order("price", descending), rng.choice([SCHEMA, WHOLE])
@@ -83,7 +83,7 @@ def test_the_newest_row_of_a_key_is_its_best_one(backends: BackendFactory, seed:
     assert_each_is_better_than_the_one_before(best.emitted.rows, descending)
 
 
-def test_rows_that_are_not_good_enough_emit_nothing() -> None:
+def test_rows_outside_the_top_emit_nothing() -> None:
     top = Subtasks(lambda: TopN(KEYS, Order("price", True), 2), [SCHEMA], [KEYS])
     top.send([row(1, 5.0), row(2, 7.0)])
     top.emitted.take()
@@ -93,7 +93,7 @@ def test_rows_that_are_not_good_enough_emit_nothing() -> None:
     assert top.emitted.take() == []
 
 
-def test_of_strings_and_times_the_first_in_order_stays() -> None:
+def test_the_first_strings_in_order_remain() -> None:
     schema = pa.schema([("key", pa.string()), ("name", pa.string())])
     top = Subtasks(lambda: TopN(KEYS, Order("name"), 2), [schema], [KEYS])
 

@@ -150,7 +150,7 @@ class Model:
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("lateness", [0, 6])
 @pytest.mark.parametrize("seed", range(2))
-def test_windows_fire_when_their_trigger_says_so_and_at_their_end_over_restores(
+def test_windows_fire_by_trigger_and_at_their_end_across_restores(
     seed: int, lateness: int, name: str, windows: AlignedWindows, backend: None
 ) -> None:
     rng = random.Random(seed)
@@ -180,7 +180,7 @@ def test_windows_fire_when_their_trigger_says_so_and_at_their_end_over_restores(
     assert not any(host.state(name) for name in host.state_names)
 
 
-def test_the_clock_fires_windows_that_have_changed() -> None:
+def test_processing_time_fires_only_windows_that_have_changed() -> None:
     pipeline = triggered(tumbling(100 * MS), continuous_processing_time(10 * MS))
     host = OperatorHarness(pipeline, "early")
     (operator,) = host._operators
@@ -201,7 +201,7 @@ def test_the_clock_fires_windows_that_have_changed() -> None:
     assert results(host) == []
 
 
-def test_a_trigger_needs_windows_that_it_can_fire() -> None:
+def test_unsupported_combinations_of_triggers_and_windows_are_refused() -> None:
     stream = Environment().from_rows([], SCHEMA, uid="in", timestamp_column="at").key_by("key")
     trigger = count_trigger(2)
 

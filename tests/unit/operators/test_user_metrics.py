@@ -69,7 +69,7 @@ def hosted(function: BatchProcessFunction | KeyedProcessFunction) -> Pipeline:
 
 
 @pytest.mark.parametrize("function", [RowPrices, BatchPrices])
-def test_each_subtask_keeps_its_own_metrics_and_no_snapshot_has_them(
+def test_each_subtask_has_its_own_metrics_and_snapshots_leave_them_out(
     function: Callable[[], BatchProcessFunction | KeyedProcessFunction],
 ) -> None:
     harness = OperatorHarness(hosted(function()), UID, parallelism=2)
@@ -105,12 +105,12 @@ def test_asking_again_gives_the_same_metric() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "1st", "a b", "a/b", "x" * 81, "a\n", 7])
-def test_a_name_that_labels_cannot_carry_is_refused(name: Any) -> None:
+def test_an_invalid_metric_name_is_refused(name: Any) -> None:
     with pytest.raises(Rejected, match="A metric cannot be named"):
         OperatorMetrics().counter(name)
 
 
-def test_names_made_from_data_are_stopped_at_a_bound() -> None:
+def test_the_number_of_metric_names_is_bounded() -> None:
     metrics = OperatorMetrics()
     for number in range(METRICS_MAX):
         metrics.counter(f"key-{number}")
@@ -155,7 +155,7 @@ def failing() -> float:
         (failing, None, "KeyError: 'first'"),
     ],
 )
-def test_a_gauge_gives_a_number_or_why_there_is_none(
+def test_a_gauge_gives_a_number_or_the_reason_why_not(
     read: Callable[[], Any], value: float | None, problem: str
 ) -> None:
     metrics = OperatorMetrics()
@@ -167,7 +167,7 @@ def test_a_gauge_gives_a_number_or_why_there_is_none(
     assert msgspec.json.decode(msgspec.json.encode(told), type=MetricSample) == told
 
 
-def test_a_counter_of_another_librarys_integers_can_be_sent() -> None:
+def test_a_counter_of_numpy_integers_can_be_encoded() -> None:
     metrics = OperatorMetrics()
     metrics.counter("n").inc(np.int64(5))  # type: ignore[arg-type]
 
@@ -191,7 +191,7 @@ def test_a_histogram_describes_its_newest_values() -> None:
     )
 
 
-def test_a_histogram_leaves_out_what_is_not_finite_and_says_so() -> None:
+def test_a_histogram_leaves_out_and_reports_values_that_are_not_finite() -> None:
     metrics = OperatorMetrics()
     metrics.histogram("none")
     metrics.histogram("h").update_all([1.0, math.nan, math.inf, 3.0])

@@ -62,7 +62,7 @@ def test_a_window_fires_at_the_watermark_of_its_last_millisecond_and_not_before(
     assert host.rows == [{"key": "a", "window_start": EPOCH, "n": 1, "total": 1}]
 
 
-def test_a_window_that_has_fired_takes_no_more_rows_not_even_after_a_recovery() -> None:
+def test_a_fired_window_accepts_no_more_rows_even_after_a_recovery() -> None:
     host = windows()
     host.send([row("a", 0)])
     host.advance(SIZE_MS - 1)
@@ -75,7 +75,7 @@ def test_a_window_that_has_fired_takes_no_more_rows_not_even_after_a_recovery() 
     assert successor.counters == {"late_records": 1}
 
 
-def test_due_windows_are_emitted_in_order_of_window_and_key_whatever_came_first() -> None:
+def test_due_windows_are_emitted_in_window_and_key_order_not_arrival_order() -> None:
     host = windows()
 
     host.send([row("b", 11), row("a", 12), row("b", 1), row("a", 2)])
@@ -85,7 +85,7 @@ def test_due_windows_are_emitted_in_order_of_window_and_key_whatever_came_first(
     assert found == [("a", 0), ("b", 0), ("a", 10), ("b", 10)]
 
 
-def test_times_before_the_epoch_belong_to_the_window_below_them() -> None:
+def test_times_before_the_epoch_fall_into_windows_before_the_epoch() -> None:
     host = windows()
 
     host.send([row("a", -1)])
@@ -104,7 +104,7 @@ def test_rows_without_event_time_are_counted_and_left_out() -> None:
     assert host.counters == {"records_without_time": 1}
 
 
-def test_a_long_history_leaves_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_results_are_emitted_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "MAX_OUTPUT_ROWS", 3)
     host = windows()
 
@@ -114,7 +114,7 @@ def test_a_long_history_leaves_in_bounded_batches(monkeypatch: pytest.MonkeyPatc
     assert [len(batch) for batch in host.emitted] == [3, 3, 1]
 
 
-def test_windows_over_windows_start_again_from_their_starts() -> None:
+def test_windows_over_windows_use_the_inner_window_start_as_event_time() -> None:
     inner = windows().output_schema
     create = lambda: WindowAggregate(  # noqa: E731 - the host makes one operator per life
         ("key",), "window_start", TumblingWindows(2 * SIZE_MS), {"sum": sum("total")}
@@ -146,7 +146,7 @@ def test_columns_that_do_not_fit_are_refused_by_name(
         operator.output_schema([SCHEMA])
 
 
-def test_the_size_of_a_window_adds_up_and_is_positive() -> None:
+def test_a_window_size_is_the_sum_of_its_parts_and_must_be_positive() -> None:
     assert tumbling(days=1, hours=1, minutes=1, seconds=1, milliseconds=1).size_ms == 90_061_001
     with pytest.raises(Rejected, match="must be positive"):
         tumbling()

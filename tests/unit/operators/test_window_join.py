@@ -22,7 +22,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_pair_of_a_window_is_joined_once_and_rows_without_one_are_counted(seed: int) -> None:
+def test_every_pair_in_a_window_is_joined_once_and_unmatched_rows_are_counted(seed: int) -> None:
     rng = random.Random(seed)
     host = join()
     in_time: tuple[list[Row], list[Row]] = ([], [])
@@ -51,7 +51,7 @@ def test_every_pair_of_a_window_is_joined_once_and_rows_without_one_are_counted(
     assert host.state.statistics().rows == 0
 
 
-def test_equal_keys_in_different_windows_do_not_meet() -> None:
+def test_equal_keys_in_different_windows_are_not_joined() -> None:
     host = join()
 
     host.send([left("JFK", SIZE_MS - 1, 1)])
@@ -96,7 +96,7 @@ def test_pairs_come_in_order_of_window_then_of_arrival() -> None:
     assert found == [(2, [7]), (2, [8]), (1, [7]), (1, [8]), (3, [9])]
 
 
-def test_a_long_history_leaves_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_results_are_emitted_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "MAX_OUTPUT_ROWS", 3)
     host = join()
 

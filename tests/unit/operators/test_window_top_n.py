@@ -27,7 +27,7 @@ Bounds = Callable[[list[Row], Row], list[tuple[int, int]]]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_of_tumbling_and_sliding_windows_the_first_rows_are_emitted(seed: int) -> None:
+def test_the_first_rows_of_tumbling_and_sliding_windows_are_emitted(seed: int) -> None:
     rng = random.Random(seed)
     size, n = rng.randint(2, 30), rng.choice([1, 3, 50])
     every = rng.randint(1, size)
@@ -50,7 +50,7 @@ def test_of_tumbling_and_sliding_windows_the_first_rows_are_emitted(seed: int) -
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_of_sessions_the_first_rows_are_emitted(seed: int) -> None:
+def test_the_first_rows_of_each_session_are_emitted(seed: int) -> None:
     rng = random.Random(seed)
     gap, n = rng.randint(1, 12), rng.choice([1, 3])
 
@@ -75,7 +75,7 @@ def test_of_sessions_the_first_rows_are_emitted(seed: int) -> None:
     assert found == expected(rows, bounds, n)
 
 
-def test_on_disk_it_is_the_same() -> None:
+def test_top_rows_are_the_same_when_state_is_in_rocksdb() -> None:
     with rocksdb_backends(TINY_BYTES) as backends:
         windows, order = TumblingWindows(20), Order("price", True)
         hosted = Subtasks(
@@ -114,7 +114,7 @@ def test_the_result_has_the_event_time_of_its_window() -> None:
     assert not slid.is_changelog
 
 
-def test_a_lateness_is_refused() -> None:
+def test_an_allowed_lateness_is_refused() -> None:
     late = keyed().window(tumbling(minutes=1)).allowed_lateness(timedelta(minutes=1))
 
     with pytest.raises(Rejected, match=r"'best' cannot be built: .* leave out allowed_lateness"):

@@ -49,7 +49,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("windows", KINDS, ids=str)
 @pytest.mark.parametrize("lateness", [0, 9])
 @pytest.mark.parametrize("seed", range(3))
-def test_each_window_counts_the_values_that_it_holds_over_restores(
+def test_each_window_counts_its_distinct_values_across_restores(
     seed: int, lateness: int, windows: Windows, backend: None
 ) -> None:
     rng = random.Random(seed)
@@ -80,7 +80,7 @@ def test_each_window_counts_the_values_that_it_holds_over_restores(
     assert not any(host.state(name) for name in host.state_names), "all windows are closed"
 
 
-def test_windows_by_the_clock_count_distinct_values_too() -> None:
+def test_processing_time_windows_count_distinct_values_too() -> None:
     env = Environment()
     keyed = env.from_rows([], SCHEMA, uid="in").key_by("key")
     windows = keyed.window(processing_time(tumbling(10 * MS)))
@@ -96,7 +96,7 @@ def test_windows_by_the_clock_count_distinct_values_too() -> None:
 
 @pytest.mark.parametrize("windows", [KINDS[0], KINDS[1], KINDS[3]], ids=str)
 @pytest.mark.parametrize("seed", range(3))
-def test_kills_change_no_count(seed: int, windows: Windows) -> None:
+def test_distinct_counts_in_windows_are_exact_under_kills(seed: int, windows: Windows) -> None:
     rows = [row("abc"[n % 3], n // 20 * 20 + n % 7, n % 5) for n in range(300)]
 
     assert_exactly_once(counted(windows, 0), rows, kills=seed, parallelism=1 + seed % 3)

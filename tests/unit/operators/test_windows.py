@@ -42,7 +42,7 @@ Oracle = AlignedOracle | SessionOracle
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_sliding_aggregates_are_what_plain_python_makes_of_the_same_rows(seed: int) -> None:
+def test_sliding_aggregates_match_plain_python(seed: int) -> None:
     rng = random.Random(seed)
     size, every, lateness = random_sliding(rng)
     windows = SlidingWindows(size, every_ms=every)
@@ -57,7 +57,7 @@ def test_sliding_aggregates_are_what_plain_python_makes_of_the_same_rows(seed: i
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_tumbling_aggregates_with_lateness_are_what_plain_python_makes_of_them(seed: int) -> None:
+def test_tumbling_aggregates_with_lateness_match_plain_python(seed: int) -> None:
     rng = random.Random(seed)
     size, lateness = rng.randint(1, 20), rng.randint(0, 30)
 
@@ -71,7 +71,7 @@ def test_tumbling_aggregates_with_lateness_are_what_plain_python_makes_of_them(s
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_session_aggregates_are_what_plain_python_makes_of_the_same_rows(seed: int) -> None:
+def test_session_aggregates_match_plain_python(seed: int) -> None:
     rng = random.Random(seed)
     gap, lateness = rng.randint(1, 25), rng.choice([0, 0, rng.randint(1, 40)])
 
@@ -114,7 +114,7 @@ def test_a_function_gets_exactly_the_rows_of_each_session(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_after_a_cut_of_subtasks_that_were_unequally_far_no_key_sees_time_go_back(
+def test_no_key_sees_time_go_back_after_a_restore_of_uneven_watermarks(
     seed: int,
 ) -> None:
     """Each key has its own oracle, which follows the watermark of the subtask that owns the key."""
@@ -190,7 +190,7 @@ def test_windows_are_the_same_when_state_is_in_rocksdb(seed: int, tmp_path: Path
             compare(rng, create, oracle, as_summary, summarized, backends)
 
 
-def test_a_session_ends_only_when_the_gap_behind_its_last_row_has_passed() -> None:
+def test_a_session_ends_only_when_the_gap_after_its_last_row_has_passed() -> None:
     subtasks = sessions_of(gap=10)
     subtasks.send([row("a", 0), row("a", 10), row("b", 11)])
 
@@ -202,7 +202,7 @@ def test_a_session_ends_only_when_the_gap_behind_its_last_row_has_passed() -> No
     assert [r["window_time"] for r in subtasks.emitted.rows] == [EPOCH + ms(19)]
 
 
-def test_a_row_between_two_sessions_joins_them_whatever_came_first() -> None:
+def test_a_row_between_two_sessions_that_arrived_out_of_order_merges_them() -> None:
     subtasks = sessions_of(gap=10)
     subtasks.send([row("a", 30)])
     subtasks.send([row("a", 10)])
@@ -214,7 +214,7 @@ def test_a_row_between_two_sessions_joins_them_whatever_came_first() -> None:
     assert [as_summary(r)[:4] for r in subtasks.emitted.rows] == [("a", 10, 40, 3)]
 
 
-def test_an_open_session_of_any_length_is_one_row_of_state_and_takes_back_old_rows() -> None:
+def test_a_long_open_session_keeps_few_rows_of_state_and_accepts_old_rows() -> None:
     subtasks = sessions_of(gap=10)
     for time in range(0, 1_000, 7):
         subtasks.send([row("a", time)])
@@ -265,7 +265,7 @@ def test_windows_without_length_are_refused() -> None:
 
 
 @pytest.mark.parametrize("taken", ["window_end", "window_time"])
-def test_an_aggregate_may_not_take_the_name_of_a_bound(taken: str) -> None:
+def test_an_aggregate_may_not_take_the_name_of_a_window_bound(taken: str) -> None:
     for operator in (
         SessionAggregate(("key",), "time", SessionWindows(1), {taken: count()}),
         WindowAggregate(("key",), "time", SlidingWindows(2, every_ms=1), {taken: count()}),

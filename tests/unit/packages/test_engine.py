@@ -18,7 +18,7 @@ print(slot.__file__, version("ftdash"), *declared_flows(), find_flow("page_view_
 """
 
 
-def test_a_slot_runs_and_finds_the_pipelines_of_the_engine_in_the_archive_alone(
+def test_the_archive_alone_holds_the_slot_and_the_declared_pipelines(
     tmp_path: Path,
 ) -> None:
     pack_engine(tmp_path, declared_flows() | {"shop": "shop.flow:shop"})
@@ -38,7 +38,7 @@ def test_a_slot_runs_and_finds_the_pipelines_of_the_engine_in_the_archive_alone(
     assert flows == ["flight_delays", "page_view_count", "page_views", "page_view_count"]
 
 
-def test_the_archive_holds_every_module_and_is_always_the_same(tmp_path: Path) -> None:
+def test_the_archive_holds_every_module_and_is_reproducible(tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("first", "again")]
     for place in places:
         place.mkdir()

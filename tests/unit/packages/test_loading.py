@@ -28,7 +28,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         del sys.modules[name]
 
 
-def test_the_shipped_code_runs_although_an_installed_one_was_imported(
+def test_the_shipped_code_runs_even_if_an_installed_copy_was_imported(
     tmp_path: Path, installed: None
 ) -> None:
     code = loaded(tmp_path, shop_wheel(tmp_path, "1.0"))
@@ -37,7 +37,7 @@ def test_the_shipped_code_runs_although_an_installed_one_was_imported(
     assert find_flow("shipped_shop.flow:shop").summary == "installed", "as it was before"
 
 
-def test_two_versions_of_a_package_are_used_in_one_process(tmp_path: Path) -> None:
+def test_one_process_can_use_two_versions_of_a_package(tmp_path: Path) -> None:
     one, other = (loaded(tmp_path, shop_wheel(tmp_path, version)) for version in ("1.0", "1.1"))
 
     assert [find_flow("orders", each).summary for each in (one, other, one)] == [
@@ -49,7 +49,7 @@ def test_two_versions_of_a_package_are_used_in_one_process(tmp_path: Path) -> No
     assert "shipped_shop" not in sys.modules
 
 
-def test_a_function_that_imports_more_of_its_package_gets_that_package(tmp_path: Path) -> None:
+def test_a_function_importing_more_of_its_package_gets_the_shipped_one(tmp_path: Path) -> None:
     late = SHOP.replace('    "VERSION"', "    import shipped_shop.late")
     files = {
         "shipped_shop/__init__.py": "",
@@ -83,14 +83,14 @@ def test_an_altered_wheel_is_not_imported(tmp_path: Path) -> None:
         stored_code(code, tmp_path / "jobs")
 
 
-def test_a_package_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_package_is_named(tmp_path: Path) -> None:
     code = ShippedCode(package="shop", version="1.0", file="shop-1.0-py3-none-any.whl", sha256="ab")
 
     with pytest.raises(Rejected, match=r"The package shop 1.0 \(sha256 ab\) is not in"):
         stored_code(code, tmp_path)
 
 
-def test_a_process_runs_the_code_of_one_run_and_no_other(tmp_path: Path) -> None:
+def test_a_process_runs_the_code_of_only_one_run(tmp_path: Path) -> None:
     store = CodeStore(tmp_path / "jobs")
     one, other = (store.add(shop_wheel(tmp_path, version)) for version in ("1.0", "1.1"))
 

@@ -42,7 +42,7 @@ def test_two_versions_are_kept_side_by_side_and_found_by_digest(tmp_path: Path) 
         store.find("0" * 8)
 
 
-def test_a_package_that_cannot_be_read_any_more_hides_no_other(tmp_path: Path) -> None:
+def test_an_unreadable_package_hides_no_other(tmp_path: Path) -> None:
     """This happens after an upgrade to a Python that the package was not built for."""
     store = CodeStore(tmp_path / "jobs")
     codes = [store.add(shop_wheel(tmp_path, version)) for version in ("1.0", "1.1")]
@@ -53,9 +53,7 @@ def test_a_package_that_cannot_be_read_any_more_hides_no_other(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("place", ["", "src"])
-def test_the_folder_of_a_project_is_packed_with_what_it_declares(
-    tmp_path: Path, place: str
-) -> None:
+def test_a_project_folder_is_packed_as_its_pyproject_declares(tmp_path: Path, place: str) -> None:
     folder = tmp_path / "project"
     package = folder / place / "own_orders"
     package.mkdir(parents=True)
@@ -73,7 +71,7 @@ def test_the_folder_of_a_project_is_packed_with_what_it_declares(
     assert find_flow("orders", stored_code(code, tmp_path / "jobs")).name == "shop"
 
 
-def test_the_same_folder_is_the_same_package_and_a_changed_one_is_another(tmp_path: Path) -> None:
+def test_a_folder_gives_the_same_package_until_it_changes(tmp_path: Path) -> None:
     package = tmp_path / "own_orders"
     package.mkdir()
     (package / "__init__.py").write_text("RATE = 1\n")

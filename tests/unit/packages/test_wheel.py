@@ -9,7 +9,7 @@ from pipelines.packages.wheel import read_wheel
 from tests.shipped_packages import shop_wheel, wheel
 
 
-def test_a_wheel_says_what_it_holds(tmp_path: Path) -> None:
+def test_reads_the_package_modules_and_pipelines_of_a_wheel(tmp_path: Path) -> None:
     found = read_wheel(shop_wheel(tmp_path))
 
     assert (found.code.package, found.code.version) == ("shipped-shop", "1.0")
@@ -49,7 +49,7 @@ def test_a_wheel_that_requires_another_python_is_refused(tmp_path: Path) -> None
         ),
     ],
 )
-def test_what_is_no_wheel_is_refused(
+def test_a_missing_file_or_one_that_is_no_wheel_is_refused(
     tmp_path: Path, name: str, content: bytes | None, sentence: str
 ) -> None:
     if content is not None:
@@ -60,7 +60,9 @@ def test_what_is_no_wheel_is_refused(
 
 
 @pytest.mark.parametrize("module", ["pipelines/flow.py", "ftdash/flow.py", "json.py"])
-def test_a_wheel_never_replaces_a_module_of_ours_or_of_python(tmp_path: Path, module: str) -> None:
+def test_a_wheel_that_would_replace_a_module_of_ftdash_or_python_is_refused(
+    tmp_path: Path, module: str
+) -> None:
     with pytest.raises(Rejected, match=r"which would replace the one of that name"):
         read_wheel(wheel(tmp_path, {module: ""}))
 

@@ -32,7 +32,7 @@ def point(tmp_path: Path) -> Path:
     return savepoint_of_views(tmp_path, data, keys=KEYS, parallelism=PARALLELISM)
 
 
-def test_what_a_point_holds_is_told_by_operator_and_state(point: Path) -> None:
+def test_the_contents_of_a_point_are_listed_by_operator_and_state(point: Path) -> None:
     source, views = contents(manifest(point))
 
     assert (source.uid, source.is_source, source.records_read, source.states) == (
@@ -49,7 +49,7 @@ def test_what_a_point_holds_is_told_by_operator_and_state(point: Path) -> None:
 
 @pytest.mark.parametrize("is_canonical", [True, False])
 @pytest.mark.parametrize("limit", [1, 7, KEYS, 10 * KEYS])
-def test_page_by_page_every_row_is_shown_once(
+def test_paging_shows_every_row_exactly_once(
     tmp_path: Path, is_canonical: bool, limit: int
 ) -> None:
     data = write_events(tmp_path / "data")
@@ -68,7 +68,7 @@ def test_page_by_page_every_row_is_shown_once(
     assert pages[-1].searched == KEYS
 
 
-def test_a_page_whose_time_is_up_says_where_to_go_on(point: Path) -> None:
+def test_a_page_that_ran_out_of_time_says_where_to_continue(point: Path) -> None:
     pages = [asked(point, wanted="-1", is_time_up=True)]
     while pages[-1].next is not None:
         pages.append(asked(point, wanted="-1", begin=pages[-1].next, is_time_up=True))
@@ -89,7 +89,7 @@ def test_a_row_is_found_by_its_value(point: Path) -> None:
         asked(point, wanted="many")
 
 
-def test_found_rows_come_page_by_page_too(tmp_path: Path) -> None:
+def test_search_results_are_paged_too(tmp_path: Path) -> None:
     data = write_events(tmp_path / "data")
     point = savepoint_of_views(tmp_path, data, keys=600)
     everything = asked(point, limit=600).rows
@@ -114,7 +114,7 @@ def test_found_rows_come_page_by_page_too(tmp_path: Path) -> None:
         ({"wanted": Wanted("colour", "red")}, "no column 'colour'; it has"),
     ],
 )
-def test_what_is_not_there_is_refused_by_name(
+def test_an_unknown_operator_state_or_column_is_refused_by_name(
     point: Path, changes: dict[str, object], says: str
 ) -> None:
     (state,) = contents(manifest(point))[1].states
@@ -130,7 +130,7 @@ def test_what_is_not_there_is_refused_by_name(
         )
 
 
-def test_a_part_that_is_too_large_is_left_to_spark(
+def test_a_part_too_large_for_a_page_is_refused_in_favour_of_spark(
     point: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(browsing, "PART_BYTES_MAX", 100)
@@ -159,17 +159,19 @@ def test_a_damaged_file_is_named(point: Path) -> None:
     ],
     ids=lambda each: str(getattr(each, "type", "")),
 )
-def test_values_are_written_as_their_types_are(array: pa.Array, texts: list[str | None]) -> None:
+def test_values_are_written_according_to_their_type(
+    array: pa.Array, texts: list[str | None]
+) -> None:
     assert texts_of(array) == texts
 
 
-def test_event_time_beyond_all_calendars_is_shown_too() -> None:
+def test_event_time_beyond_the_calendar_is_still_shown() -> None:
     (text,) = texts_of(pa.array([-(2**63)], pa.timestamp("ms")))
 
     assert text
 
 
-def test_a_long_value_is_cut_and_says_how_long_it_is() -> None:
+def test_a_long_value_is_cut_and_shows_its_length() -> None:
     assert value_of("x" * 1000) == Value("x" * 200, 1000)
 
 

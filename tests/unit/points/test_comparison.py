@@ -21,7 +21,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("rows_in_a_part", [7, 1000])
 @pytest.mark.parametrize("is_canonical", [True, False])
-def test_keys_are_new_gone_or_changed_whatever_the_parallelism(
+def test_counts_new_and_gone_keys_exactly_at_different_parallelisms(
     data: Path, monkeypatch: pytest.MonkeyPatch, rows_in_a_part: int, is_canonical: bool
 ) -> None:
     monkeypatch.setattr(comparison, "PART_ROWS", rows_in_a_part)
@@ -39,7 +39,7 @@ def test_keys_are_new_gone_or_changed_whatever_the_parallelism(
     assert len(new) == EXAMPLES_MAX
 
 
-def test_a_changed_value_is_shown_as_it_was_and_as_it_is(data: Path) -> None:
+def test_a_changed_value_is_shown_before_and_after(data: Path) -> None:
     left = point(data, 1, keys=40)
     right = point(data, 2, keys=40, twice=True)
 
@@ -52,7 +52,7 @@ def test_a_changed_value_is_shown_as_it_was_and_as_it_is(data: Path) -> None:
     assert int(row.right[counted].text or "") == 2 * int(row.left[counted].text or "")
 
 
-def test_a_pipeline_that_cannot_be_built_leaves_rows_to_be_compared_as_a_whole(data: Path) -> None:
+def test_without_a_buildable_pipeline_rows_are_compared_as_a_whole(data: Path) -> None:
     left, right = point(data, 1, keys=40), point(data, 2, keys=40, twice=True)
 
     found = compared(data, left, right, flow="no_such_flow")
@@ -61,13 +61,13 @@ def test_a_pipeline_that_cannot_be_built_leaves_rows_to_be_compared_as_a_whole(d
     assert (found.added, found.removed) == (39, 39)
 
 
-def test_a_state_that_only_one_of_them_has_is_all_new_or_all_gone(data: Path) -> None:
+def test_a_state_in_only_one_point_is_entirely_new_or_gone(data: Path) -> None:
     left, right = point(data, 1, keys=0), point(data, 2, keys=5)
 
     assert (compared(data, left, right).added, compared(data, right, left).removed) == (5, 5)
 
 
-def test_the_same_files_are_not_read(data: Path) -> None:
+def test_files_that_both_points_share_are_not_read(data: Path) -> None:
     left = point(data, 1, keys=40)
     for file in Path(left.location).glob("*.parquet"):
         file.unlink()
@@ -79,7 +79,7 @@ def test_the_same_files_are_not_read(data: Path) -> None:
 
 
 @pytest.mark.parametrize("bound", ["STATE_BYTES_MAX", "PART_BYTES_MAX"])
-def test_what_is_too_large_is_said_to_be_with_its_rows_counted(
+def test_a_state_too_large_to_compare_is_reported_with_its_row_counts(
     data: Path, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
     monkeypatch.setattr(comparison, bound, 10)
@@ -91,7 +91,7 @@ def test_what_is_too_large_is_said_to_be_with_its_rows_counted(
     assert (found.left_rows, found.right_rows, found.added) == (40, 60, 0)
 
 
-def test_other_numbers_of_key_groups_make_one_part(
+def test_points_with_different_max_parallelism_are_compared_in_one_part(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison, "PART_ROWS", 7)

@@ -33,7 +33,7 @@ class Keeping(KeyedProcessFunction):
         yield row
 
 
-def test_a_process_function_declares_its_states_timers_and_what_belongs_to_no_key() -> None:
+def test_a_process_function_declares_its_keyed_state_timers_and_operator_state() -> None:
     env = Environment()
     stream = env.source(ListSource([]), uid="in").key_by("key")
     stream.process(Keeping(), SCHEMA, uid="keep").sink(BlackHole(), uid="out")

@@ -49,11 +49,11 @@ def test_a_gap_is_found_with_its_range_and_its_loss() -> None:
     assert GAP.lost == "up to 3 records of 'left', split a-1, offsets 7 to 9"
 
 
-def test_nothing_is_gone_where_all_that_was_not_read_is_there() -> None:
+def test_there_is_no_gap_if_all_unread_records_are_available() -> None:
     assert list(passages(point(), {SOURCE: Trimmed(first=7)})) == []
 
 
-def test_an_accepted_gap_is_passed_over_and_nothing_else_moves() -> None:
+def test_an_accepted_gap_is_skipped_and_no_other_position_moves() -> None:
     source = Trimmed(first=10)
 
     passed, gaps = past_accepted(point(), {SOURCE: source}, [GAP.text])
@@ -66,13 +66,13 @@ def test_an_accepted_gap_is_passed_over_and_nothing_else_moves() -> None:
 
 
 @pytest.mark.parametrize("first", [11, 9])
-def test_a_gap_that_has_grown_is_not_the_accepted_one(first: int) -> None:
+def test_a_gap_that_grew_or_shrank_is_not_the_accepted_one(first: int) -> None:
     passed, gaps = past_accepted(point(), {SOURCE: Trimmed(first=first)}, [GAP.text])
 
     assert (passed, gaps) == (point(), ())
 
 
-def test_a_point_behind_which_another_gap_was_accepted_is_refused() -> None:
+def test_a_point_with_a_gap_other_than_the_accepted_one_is_refused() -> None:
     sources = {SOURCE: Trimmed(first=11)}
     fit = PointFit(target_of(), sources, "chk-1", (GAP.text,))
 
@@ -84,13 +84,13 @@ def test_a_point_behind_which_another_gap_was_accepted_is_refused() -> None:
         fit_now.check(point(), "chk-2")
 
 
-def test_whether_a_gap_is_the_accepted_one_is_not_known_while_the_source_is_away() -> None:
+def test_checking_an_accepted_gap_is_retryable_while_the_source_is_away() -> None:
     with pytest.raises(Retryable):
         past_accepted(point(), {SOURCE: Trimmed(first=10, is_away=True)}, [GAP.text])
 
 
 @pytest.mark.parametrize("text", ["", "left a-1", "both 7-9", "left a-1 9-7", "left a-1 7-9x"])
-def test_what_names_no_gap_is_refused(text: str) -> None:
+def test_text_that_names_no_gap_is_refused(text: str) -> None:
     with pytest.raises(Rejected, match="SOURCE SPLIT FIRST-LAST"):
         checked_gaps([text])
 

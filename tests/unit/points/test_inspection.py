@@ -18,7 +18,7 @@ def point(tmp_path: Path) -> Path:
     return savepoint_of_views(tmp_path, data, keys=200, parallelism=PARALLELISM)
 
 
-def test_step_by_step_every_file_is_read_once(point: Path) -> None:
+def test_the_steps_read_every_file_once(point: Path) -> None:
     steps = [step(point, 0)]
     while not steps[-1].is_over:
         steps.append(step(point, steps[-1].files_read))
@@ -28,20 +28,20 @@ def test_step_by_step_every_file_is_read_once(point: Path) -> None:
     assert not any(each.problem for each in steps)
 
 
-def test_with_time_enough_one_step_reads_all(point: Path) -> None:
+def test_one_step_with_enough_time_reads_every_file(point: Path) -> None:
     found = inspect(str(point), store_of(point), 0, lambda: False)
 
     assert found.is_over
     assert found.files_read == found.files == PARALLELISM
 
 
-def test_a_step_that_comes_twice_says_the_same(point: Path) -> None:
+def test_a_repeated_step_gives_the_same_result(point: Path) -> None:
     assert step(point, 2) == step(point, 2)
     assert step(point, PARALLELISM) == step(point, PARALLELISM + 9)
     assert step(point, PARALLELISM).is_over
 
 
-def test_damage_ends_it_with_the_name_of_the_file(point: Path) -> None:
+def test_damage_ends_the_inspection_and_names_the_file(point: Path) -> None:
     damaged = sorted(point.glob("*.parquet"))[2]
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
@@ -54,7 +54,7 @@ def test_damage_ends_it_with_the_name_of_the_file(point: Path) -> None:
     assert found.files_read == 2
 
 
-def test_a_point_without_a_manifest_is_over_at_once(point: Path) -> None:
+def test_the_inspection_of_a_point_without_a_manifest_ends_at_once(point: Path) -> None:
     (point / "manifest.json").unlink()
 
     found = step(point, 0)

@@ -15,7 +15,7 @@ from tests.takeovers import held
 FILES = Uid("files")
 
 
-def test_a_run_of_another_installation_is_named_with_what_becomes_of_it(tmp_path: Path) -> None:
+def test_a_holding_run_of_another_installation_is_named_with_its_fate(tmp_path: Path) -> None:
     pipeline = writing_to(tmp_path)
     held(pipeline.sinks[FILES], RunId("0003-abc"), installation="elsewhere")
 
@@ -26,7 +26,7 @@ def test_a_run_of_another_installation_is_named_with_what_becomes_of_it(tmp_path
     ]
 
 
-def test_what_is_free_or_of_the_own_installation_goes_without_saying(tmp_path: Path) -> None:
+def test_free_output_or_output_of_this_installation_is_not_mentioned(tmp_path: Path) -> None:
     pipeline = writing_to(tmp_path / "out")
     free = list(takeovers(pipeline, "here"))
     held(pipeline.sinks[FILES], RunId("0003-abc"), installation="here")
@@ -34,13 +34,13 @@ def test_what_is_free_or_of_the_own_installation_goes_without_saying(tmp_path: P
     assert free == list(takeovers(pipeline, "here")) == []
 
 
-def test_to_look_makes_nothing(tmp_path: Path) -> None:
+def test_looking_up_the_holder_creates_nothing(tmp_path: Path) -> None:
     assert list(takeovers(writing_to(tmp_path / "out"), "here")) == []
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_target_that_does_not_answer_is_said_and_refuses_nothing(
+def test_an_unreachable_target_is_reported_but_refuses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = writing_to(tmp_path)

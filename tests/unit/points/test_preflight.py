@@ -37,7 +37,9 @@ def data(tmp_path: Path) -> Path:
     return write_events(tmp_path / "data")
 
 
-def test_a_whole_point_of_the_same_pipeline_is_possible(tmp_path: Path, data: Path) -> None:
+def test_an_undamaged_point_of_the_same_pipeline_can_be_restored(
+    tmp_path: Path, data: Path
+) -> None:
     verdict = asked(savepoint_of_views(tmp_path, data), data)
 
     assert verdict.is_possible
@@ -48,7 +50,7 @@ def test_a_whole_point_of_the_same_pipeline_is_possible(tmp_path: Path, data: Pa
     assert verdict.file_bytes > 0
 
 
-def test_it_touches_nothing(tmp_path: Path, data: Path) -> None:
+def test_the_preflight_changes_no_file(tmp_path: Path, data: Path) -> None:
     point = savepoint_of_views(tmp_path, data)
     before = contents(tmp_path)
 
@@ -57,7 +59,7 @@ def test_it_touches_nothing(tmp_path: Path, data: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_an_operator_that_is_gone_is_named_and_may_be_left_behind(
+def test_a_missing_operator_is_named_and_its_state_may_be_dropped(
     tmp_path: Path, data: Path
 ) -> None:
     point = with_operator(tmp_path, data, OperatorSnapshot(uid=Uid("former"), positions=[]))
@@ -73,7 +75,7 @@ def test_an_operator_that_is_gone_is_named_and_may_be_left_behind(
     assert "Left behind, as allowed: 'former', 0 keys or rows in 0 bytes." in texts(allowed)
 
 
-def test_an_operator_with_another_uid_is_guessed_and_mapped_by_hand(
+def test_a_renamed_operator_is_guessed_and_can_be_mapped_by_hand(
     tmp_path: Path, data: Path
 ) -> None:
     """The point looks as if `views` had been called `counts` when it was taken."""
@@ -105,7 +107,7 @@ def test_an_operator_with_another_uid_is_guessed_and_mapped_by_hand(
     ("changes", "named"),
     [({"max_parallelism": 64}, "64"), ({"parallelism": 200}, "200"), ({"parallelism": 0}, "0")],
 )
-def test_key_groups_that_cannot_be_dealt_are_refused(
+def test_a_parallelism_that_does_not_fit_the_key_groups_is_refused(
     tmp_path: Path, data: Path, changes: dict[str, int], named: str
 ) -> None:
     verdict = asked(savepoint_of_views(tmp_path, data), data, **changes)
@@ -123,7 +125,7 @@ def test_a_state_keyed_by_another_column_is_refused_by_name(tmp_path: Path, data
     assert "'totals'" in verdict.refusals[0]
 
 
-def test_a_restore_that_takes_output_over_from_another_installation_says_so(
+def test_a_restore_notes_that_it_takes_output_over_from_another_installation(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, "numbers=tests.processes.numbers:FLOW")
@@ -143,7 +145,9 @@ def test_a_restore_that_takes_output_over_from_another_installation_says_so(
     assert Check.SOURCES in outcomes(at_home), "it was looked at as a whole"
 
 
-def test_what_is_guaranteed_is_said_and_more_is_refused(tmp_path: Path, data: Path) -> None:
+def test_reports_the_guarantee_and_refuses_a_stronger_required_one(
+    tmp_path: Path, data: Path
+) -> None:
     point = savepoint_of_views(tmp_path, data)
     at_least = {"execution.checkpointing.mode": "AT_LEAST_ONCE"}
 
@@ -172,7 +176,7 @@ def test_every_file_is_read_and_a_damaged_one_is_named(
 @pytest.mark.parametrize(
     ("damage", "is_seen"), [("missing", True), ("torn", True), ("one bit", False)]
 )
-def test_without_reading_what_is_missing_or_truncated_is_still_seen(
+def test_finds_missing_or_truncated_files_without_reading_them(
     tmp_path: Path, data: Path, damage: str, is_seen: bool
 ) -> None:
     point = savepoint_of_views(tmp_path, data)
@@ -186,7 +190,7 @@ def test_without_reading_what_is_missing_or_truncated_is_still_seen(
 
 
 @pytest.mark.parametrize("damage", ["missing", "torn", "one bit"])
-def test_a_damaged_manifest_is_all_that_is_said(tmp_path: Path, data: Path, damage: str) -> None:
+def test_a_damaged_manifest_is_the_only_finding(tmp_path: Path, data: Path, damage: str) -> None:
     point = savepoint_of_views(tmp_path, data)
     harm(point / "manifest.json", damage)
 
@@ -205,7 +209,7 @@ def test_a_newer_format_is_refused_by_its_number(tmp_path: Path, data: Path) -> 
     assert f"format {FORMAT_VERSION + 1}" in refusal
 
 
-def test_a_source_that_lost_a_file_is_refused_by_its_name(tmp_path: Path, data: Path) -> None:
+def test_a_source_that_lost_a_file_is_refused_naming_the_file(tmp_path: Path, data: Path) -> None:
     point = savepoint_of_views(tmp_path, data)
     (data / "0.csv").unlink()
 
@@ -246,7 +250,7 @@ def test_positions_that_make_no_sense_are_refused(
         ),
     ],
 )
-def test_a_start_says_if_the_code_has_changed(
+def test_the_preflight_reports_whether_the_code_has_changed(
     tmp_path: Path, data: Path, wrote: str | None, outcome: Outcome, said: str
 ) -> None:
     store = CodeStore(tmp_path / "jobs")
@@ -260,7 +264,7 @@ def test_a_start_says_if_the_code_has_changed(
     assert re.search(said, found[0].text)
 
 
-def test_what_the_pipeline_itself_lacks_is_said(tmp_path: Path, data: Path) -> None:
+def test_a_problem_of_the_pipeline_itself_is_reported(tmp_path: Path, data: Path) -> None:
     point = savepoint_of_views(tmp_path, data)
 
     verdict = asked(point, data, parameters={"data": str(tmp_path / "nowhere")})
@@ -279,9 +283,7 @@ def test_pending_commits_are_counted_per_sink(tmp_path: Path, data: Path) -> Non
     assert outcomes(verdict)[Check.PENDING_COMMITS] is Outcome.NOTE
 
 
-def test_a_point_that_was_refused_before_is_looked_at_again_and_that_is_said(
-    tmp_path: Path, data: Path
-) -> None:
+def test_a_point_refused_before_is_checked_again_with_a_note(tmp_path: Path, data: Path) -> None:
     verdict = asked(savepoint_of_views(tmp_path, data), data, refused_before="Output is lost.")
 
     assert verdict.is_possible
@@ -292,7 +294,9 @@ def test_a_point_that_was_refused_before_is_looked_at_again_and_that_is_said(
     )
 
 
-def test_the_replay_and_its_time_follow_from_what_was_measured(tmp_path: Path, data: Path) -> None:
+def test_the_replay_and_its_duration_are_estimated_from_measurements(
+    tmp_path: Path, data: Path
+) -> None:
     point = savepoint_of_views(tmp_path, data)
     measured = Measured(RECORDS_READ + 500, (900.0, 1_000.0, 5_000.0), records_per_s=1_000.0)
 
@@ -309,7 +313,7 @@ def test_the_replay_and_its_time_follow_from_what_was_measured(tmp_path: Path, d
     "measured",
     [Measured(), Measured(source_records=500), Measured(500, (900.0,), records_per_s=0.0)],
 )
-def test_nothing_is_estimated_that_was_not_measured(
+def test_estimates_nothing_without_measurements(
     tmp_path: Path, data: Path, measured: Measured
 ) -> None:
     verdict = asked(savepoint_of_views(tmp_path, data), data, measured=measured)
@@ -319,7 +323,7 @@ def test_nothing_is_estimated_that_was_not_measured(
 
 
 @pytest.mark.parametrize("way_out", ["..", "link", "absolute"])
-def test_a_path_that_leads_out_of_the_storage_is_not_looked_at(
+def test_a_path_that_leads_out_of_the_storage_is_refused(
     tmp_path: Path, data: Path, way_out: str
 ) -> None:
     outside = savepoint_of_views(tmp_path / "outside", data)
@@ -336,7 +340,7 @@ def test_a_path_that_leads_out_of_the_storage_is_not_looked_at(
         preflight(question(paths[way_out], data), FileSystemCheckpointStore([str(inside)]))
 
 
-def test_a_disposed_savepoint_is_gone_and_nothing_else(tmp_path: Path, data: Path) -> None:
+def test_disposing_a_savepoint_deletes_that_savepoint_only(tmp_path: Path, data: Path) -> None:
     point = savepoint_of_views(tmp_path, data)
     other = point.with_name("savepoint-run-1-8")
     shutil.copytree(point, other)
@@ -348,7 +352,7 @@ def test_a_disposed_savepoint_is_gone_and_nothing_else(tmp_path: Path, data: Pat
 
 
 @pytest.mark.parametrize("kind", ["CHECKPOINT", "FINAL"])
-def test_only_savepoints_are_disposed(tmp_path: Path, data: Path, kind: str) -> None:
+def test_only_savepoints_can_be_disposed(tmp_path: Path, data: Path, kind: str) -> None:
     point = savepoint_of_views(tmp_path, data, kind=kind)
 
     with pytest.raises(Rejected, match="no savepoint"):

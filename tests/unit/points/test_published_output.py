@@ -36,7 +36,7 @@ class Topic(MemorySink):
     published_to = "topic t"
 
 
-def test_a_recovery_from_the_newest_point_publishes_nothing_again(tmp_path: Path) -> None:
+def test_a_recovery_from_the_newest_point_republishes_nothing(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.told("a", begun([]), *completed(1, 100), *completed(2, 250))
 
@@ -45,7 +45,7 @@ def test_a_recovery_from_the_newest_point_publishes_nothing_again(tmp_path: Path
     assert runs.again("a", start([("a", 2)], None)) is None  # a point of an earlier version
 
 
-def test_a_fall_back_to_an_older_point_publishes_what_came_behind_it(tmp_path: Path) -> None:
+def test_falling_back_to_an_older_point_republishes_what_came_after_it(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.told("a", begun([]), *completed(1, 100), *completed(2, 250))
 
@@ -56,7 +56,7 @@ def test_a_fall_back_to_an_older_point_publishes_what_came_behind_it(tmp_path: P
     assert (event.sink, event.target, event.is_at_most) == (OUT, "topic t", False)
 
 
-def test_a_later_run_counts_from_what_the_one_before_it_has_published(tmp_path: Path) -> None:
+def test_a_later_run_counts_from_the_output_of_the_run_before_it(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.told("a", begun([]), *completed(1, 100), *completed(2, 740))
     runs.told("b", follows="a")
@@ -66,7 +66,7 @@ def test_a_later_run_counts_from_what_the_one_before_it_has_published(tmp_path: 
     assert runs.again("b", start([("a", 2)], 740)) is None
 
 
-def test_a_run_that_completed_nothing_has_published_nothing(tmp_path: Path) -> None:
+def test_a_run_without_a_completed_checkpoint_has_published_nothing(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.told("a", begun([]), *completed(1, 100))
     runs.told("b", begun([]), follows="a")
@@ -78,7 +78,7 @@ def test_a_run_that_completed_nothing_has_published_nothing(tmp_path: Path) -> N
     assert (event.records, event.published_by) == (100, "a")
 
 
-def test_the_first_run_publishes_nothing_again(tmp_path: Path) -> None:
+def test_the_first_run_republishes_nothing(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.told("a")
     runs.told("b", begun([]), follows="a")
@@ -87,7 +87,7 @@ def test_the_first_run_publishes_nothing_again(tmp_path: Path) -> None:
     assert published_up_to(runs.directory("b")) is None
 
 
-def test_runs_that_parted_share_what_was_written_before(tmp_path: Path) -> None:
+def test_diverged_runs_share_the_output_before_their_fork(tmp_path: Path) -> None:
     """Run b continued from point 1 of a; now a later point of a is restored."""
     runs = Runs(tmp_path)
     runs.told("a", begun([]), *completed(1, 100), *completed(2, 740))
@@ -99,7 +99,7 @@ def test_runs_that_parted_share_what_was_written_before(tmp_path: Path) -> None:
     assert records(runs.again("c", start([("a", 1), ("b", 3)], 300))) is None
 
 
-def test_output_whose_commit_was_not_heard_of_is_counted_and_said_to_be_a_bound(
+def test_output_with_an_unconfirmed_commit_counts_as_an_upper_bound(
     tmp_path: Path,
 ) -> None:
     runs = Runs(tmp_path)
@@ -112,7 +112,7 @@ def test_output_whose_commit_was_not_heard_of_is_counted_and_said_to_be_a_bound(
 
 
 @pytest.mark.parametrize("newest", [None, 250])
-def test_what_an_earlier_version_has_not_counted_is_not_known(
+def test_output_that_an_earlier_version_did_not_count_is_unknown(
     tmp_path: Path, newest: int | None
 ) -> None:
     runs = Runs(tmp_path)
@@ -126,7 +126,7 @@ def test_what_an_earlier_version_has_not_counted_is_not_known(
 
 
 @pytest.mark.parametrize("follows", ["elsewhere", "../runs/a", "/"])
-def test_what_a_run_has_published_that_is_not_here_is_not_known(
+def test_the_output_of_a_run_that_is_not_stored_here_is_unknown(
     tmp_path: Path, follows: str
 ) -> None:
     runs = Runs(tmp_path)
@@ -139,7 +139,7 @@ def test_what_a_run_has_published_that_is_not_here_is_not_known(
     assert (event.records, event.published_by) == (None, follows)
 
 
-def test_a_journal_that_cannot_be_read_hides_nothing(tmp_path: Path) -> None:
+def test_an_unreadable_journal_makes_the_count_unknown(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.told("a", begun([]), *completed(1, 100))
     journal = runs.directory("a").journal_file
@@ -152,7 +152,7 @@ def test_a_journal_that_cannot_be_read_hides_nothing(tmp_path: Path) -> None:
     assert event.records is None
 
 
-def test_a_sink_that_the_point_does_not_know_begins_at_nothing(tmp_path: Path) -> None:
+def test_a_sink_unknown_to_the_point_republishes_from_the_beginning(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.told("a", begun([]), *completed(1, 100), *completed(2, 250))
     point = Start(((RunId("a"), CheckpointId(1)),), {"in.records_read": 9}, frozenset({Uid("in")}))
@@ -160,7 +160,7 @@ def test_a_sink_that_the_point_does_not_know_begins_at_nothing(tmp_path: Path) -
     assert records(runs.again("a", point)) == 250
 
 
-def test_a_sink_that_takes_its_output_back_says_nothing(tmp_path: Path) -> None:
+def test_a_sink_that_can_take_back_its_output_republishes_nothing(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.told("a", begun([]), *completed(1, 100), *completed(2, 250))
 

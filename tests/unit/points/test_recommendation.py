@@ -9,7 +9,7 @@ from pipelines.points.verdict import Candidate, Fitness, recommended
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_what_is_recommended_can_be_used_and_nothing_better_is_left(seed: int) -> None:
+def test_the_recommended_point_is_usable_and_no_better_one_exists(seed: int) -> None:
     draws = random.Random(seed)
     candidates = [
         point(
@@ -34,7 +34,7 @@ def test_what_is_recommended_can_be_used_and_nothing_better_is_left(seed: int) -
     assert chosen.is_on_line or not any(each.is_on_line for each in usable)
 
 
-def test_the_reason_says_how_much_is_read_again_and_whether_it_was_verified() -> None:
+def test_the_reason_states_the_replay_and_that_the_point_was_verified() -> None:
     verified = point(12, fitness=Fitness.VERIFIED, records_to_replay=1_234)
 
     found = recommended([verified, point(11)])
@@ -45,14 +45,14 @@ def test_the_reason_says_how_much_is_read_again_and_whether_it_was_verified() ->
     )
 
 
-def test_a_point_that_nobody_has_read_says_so_and_what_follows() -> None:
+def test_the_reason_for_an_unverified_point_says_that_a_restore_verifies_it() -> None:
     found = recommended([point(12, records_to_replay=1)])
 
     assert "so the least input is read again: about 1 record. Not verified since" in found.reason
     assert "the restore verifies it before it starts." in found.reason
 
 
-def test_newer_ones_that_cannot_be_used_are_named_with_why() -> None:
+def test_newer_unusable_points_are_named_with_the_reason() -> None:
     found = recommended(
         [
             point(14, fitness=Fitness.GONE),
@@ -69,7 +69,7 @@ def test_newer_ones_that_cannot_be_used_are_named_with_why() -> None:
     )
 
 
-def test_a_point_that_somebody_went_back_behind_is_not_recommended_again() -> None:
+def test_a_point_abandoned_by_a_restore_is_not_recommended_again() -> None:
     left_behind, forked_from = point(20, is_on_line=False), point(5)
 
     found = recommended([left_behind, forked_from])
@@ -77,7 +77,7 @@ def test_a_point_that_somebody_went_back_behind_is_not_recommended_again() -> No
     assert found.index == 1
 
 
-def test_a_point_beside_the_line_is_recommended_with_a_warning_where_nothing_else_is_left() -> None:
+def test_a_point_off_the_line_is_recommended_with_a_warning_as_last_resort() -> None:
     found = recommended([point(20, is_on_line=False), point(5, fitness=Fitness.GONE)])
 
     assert found.index == 0
@@ -93,7 +93,7 @@ def test_a_point_beside_the_line_is_recommended_with_a_warning_where_nothing_els
         (3, "None of the 3 points can be used: gone, or refused when checked."),
     ],
 )
-def test_where_nothing_can_be_used_that_is_said(count: int, said: str) -> None:
+def test_says_so_if_no_point_is_usable(count: int, said: str) -> None:
     found = recommended([point(n, fitness=Fitness.REFUSED) for n in range(count)])
 
     assert (found.index, found.reason) == (None, said)

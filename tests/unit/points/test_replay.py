@@ -23,7 +23,7 @@ from tests.unit.runtime.points import manifest_of
 LINE = '{"record": "{}"}\n'
 
 
-def test_records_of_the_lineage_wait_and_all_others_do_not_count(tmp_path: Path) -> None:
+def test_only_quarantined_records_of_the_points_lineage_wait_for_replay(tmp_path: Path) -> None:
     put(tmp_path, "part-run-1-00000002-0-0.jsonl", 2)
     put(tmp_path, "part-run-1-00000006-0-0.jsonl", 4)  # after the point that was forked
     put(tmp_path, "part-run-2-00000007-0-0.jsonl", 3)
@@ -36,7 +36,7 @@ def test_records_of_the_lineage_wait_and_all_others_do_not_count(tmp_path: Path)
     assert found == {EVENTS: SetAside(waiting=2 + 3 + 7, replayed=0)}
 
 
-def test_a_quarantine_that_cannot_be_listed_now_is_not_taken_for_an_empty_one(
+def test_an_unreadable_quarantine_is_not_taken_for_an_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quarantine = tmp_path / EVENTS
@@ -52,7 +52,7 @@ def test_a_quarantine_that_cannot_be_listed_now_is_not_taken_for_an_empty_one(
         set_aside(point(), str(tmp_path), [EVENTS])
 
 
-def test_what_the_point_had_prepared_is_committed_and_then_read(tmp_path: Path) -> None:
+def test_prepared_quarantine_files_count_before_and_after_their_commit(tmp_path: Path) -> None:
     prepared = put(tmp_path, ".prepared-run-2-a1-00000007-0-0.jsonl", 3)
     file = Committable(
         temporary=prepared.name, final="part-run-2-00000007-0-0.jsonl", length=1, digest=""
@@ -65,7 +65,7 @@ def test_what_the_point_had_prepared_is_committed_and_then_read(tmp_path: Path) 
     assert set_aside(manifest, str(tmp_path), [EVENTS])[EVENTS] == SetAside(3, 0)
 
 
-def test_what_the_point_has_read_again_does_not_wait(tmp_path: Path) -> None:
+def test_records_that_the_point_already_replayed_do_not_wait_again(tmp_path: Path) -> None:
     old, half = "part-run-1-00000002-0-0.jsonl", "part-run-1-00000003-0-0.jsonl"
     put(tmp_path, old, 2)
     put(tmp_path, half, 5)
@@ -98,7 +98,7 @@ def test_a_second_replay_is_refused_because_nothing_is_left(tmp_path: Path) -> N
         ("EXACTLY_ONCE", (), "no record was in quarantine at checkpoint 7 of run run-2"),
     ],
 )
-def test_what_cannot_be_right_is_refused_in_a_sentence(
+def test_an_impossible_replay_is_refused_in_one_sentence(
     tmp_path: Path, mode: str, only: tuple[str, ...], sentence: str
 ) -> None:
     with pytest.raises(Rejected) as refused:

@@ -32,7 +32,7 @@ def test_rows_with_a_key_are_new_gone_or_changed(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_rows_without_a_key_are_counted_as_often_as_they_are_there(seed: int) -> None:
+def test_rows_without_a_key_are_compared_by_how_often_they_occur(seed: int) -> None:
     rng = random.Random(seed)
     left, right = (
         [rng.choice([("a", 1, 1.0), ("b", 1, 1.0), (None, None, None)]) for _ in range(size)]
@@ -46,14 +46,14 @@ def test_rows_without_a_key_are_counted_as_often_as_they_are_there(seed: int) ->
     assert found.changed is None
 
 
-def test_a_key_that_is_there_twice_does_not_tell_rows_apart() -> None:
+def test_a_duplicate_key_cannot_identify_rows() -> None:
     twice, once = table([("a", 1, 1.0), ("a", 1, 2.0)]), table([("a", 1, 1.0)])
 
     assert by_key(twice, once, ["key"], COLUMNS) is None
     assert by_key(once, twice, ["key"], COLUMNS) is None
 
 
-def test_null_and_nan_are_values_like_others() -> None:
+def test_null_and_nan_compare_like_other_values() -> None:
     left = table([(None, None, float("nan")), ("x", 0, None)])
 
     same = by_key(left, left, COLUMNS[:2], COLUMNS)
@@ -84,7 +84,7 @@ def test_a_column_that_became_wider_is_compared_by_value() -> None:
     assert (list(found.added), list(found.removed)) == ([1], [0])
 
 
-def test_nothing_beside_nothing_differs_in_nothing() -> None:
+def test_two_empty_tables_do_not_differ() -> None:
     empty = SCHEMA.empty_table()
 
     found = by_row(empty, empty, COLUMNS)

@@ -45,7 +45,7 @@ class Target:
     transaction_timeout_ms: int
 
 
-def test_a_source_that_forgets_limits_it_with_its_reason(tmp_path: Path) -> None:
+def test_a_source_that_deletes_records_limits_the_shelf_life_with_a_reason(tmp_path: Path) -> None:
     found = asked(tmp_path, Log(until_ms=5 * DAY_MS))
 
     (limit,) = found.limits
@@ -54,18 +54,20 @@ def test_a_source_that_forgets_limits_it_with_its_reason(tmp_path: Path) -> None
     assert (found.problems, found.unknown) == ([], [])
 
 
-def test_a_source_that_forgets_nothing_limits_nothing(tmp_path: Path) -> None:
+def test_a_source_that_deletes_nothing_limits_nothing(tmp_path: Path) -> None:
     assert asked(tmp_path, Log()) == ShelfLife([], [], [])
 
 
-def test_what_is_gone_already_is_a_problem(tmp_path: Path) -> None:
+def test_records_that_are_already_gone_are_a_problem(tmp_path: Path) -> None:
     found = asked(tmp_path, Log(first=8))
 
     assert found.problems == ["The source 'events' cannot go back: a-1: 7 to 7 are gone."]
 
 
 @pytest.mark.parametrize("problem", [Retryable("it is away"), Rejected("it is another one")])
-def test_a_source_that_cannot_tell_leaves_it_unknown(tmp_path: Path, problem: Exception) -> None:
+def test_a_source_that_cannot_report_its_retention_is_listed_as_unknown(
+    tmp_path: Path, problem: Exception
+) -> None:
     found = asked(tmp_path, Log(problem=problem))
 
     assert found.limits == []
@@ -74,13 +76,13 @@ def test_a_source_that_cannot_tell_leaves_it_unknown(tmp_path: Path, problem: Ex
     ]
 
 
-def test_positions_that_make_no_sense_leave_it_unknown(tmp_path: Path) -> None:
+def test_invalid_positions_leave_the_shelf_life_unknown(tmp_path: Path) -> None:
     found = asked(tmp_path, Log(), positions={"colour": "red"})
 
     assert "its positions make no sense" in found.unknown[0]
 
 
-def test_transactions_that_wait_are_given_up_after_their_timeout(tmp_path: Path) -> None:
+def test_pending_transactions_limit_the_shelf_life_to_their_timeout(tmp_path: Path) -> None:
     source, sink = Log(until_ms=5 * DAY_MS), Target(DAY_MS)
 
     waiting = asked(tmp_path, source, sink)
@@ -94,7 +96,7 @@ def test_transactions_that_wait_are_given_up_after_their_timeout(tmp_path: Path)
     assert [limit.until_ms for limit in committed.limits] == [5 * DAY_MS]
 
 
-def test_a_sink_that_had_prepared_nothing_limits_nothing(tmp_path: Path) -> None:
+def test_a_sink_without_prepared_transactions_limits_nothing(tmp_path: Path) -> None:
     found = asked(tmp_path, Log(), Target(DAY_MS), prepared=0)
 
     assert found.limits == []

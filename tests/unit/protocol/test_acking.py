@@ -64,7 +64,7 @@ def test_a_failure_may_come_before_the_spout_announces_the_tree() -> None:
     assert settled(acker.on_init(TREE, edges(5))) == ([], [0])
 
 
-def test_a_record_of_which_nothing_comes_is_acked_at_once() -> None:
+def test_a_record_without_descendants_is_acked_at_once() -> None:
     assert settled(Acker(index=0, count=1).on_init(TREE, edges(0))) == ([0], [])
 
 
@@ -77,7 +77,7 @@ def test_a_record_anchored_twice_to_one_tree_counts_once() -> None:
     assert settled(acker.on_ack(twice, edges(7, 9))) == ([0], [])
 
 
-def test_what_is_said_of_a_settled_tree_changes_nothing() -> None:
+def test_messages_about_a_settled_tree_change_nothing() -> None:
     acker = Acker(index=0, count=1)
     acker.on_init(TREE, edges(5))
     acker.on_ack(TREE, edges(5))
@@ -86,7 +86,7 @@ def test_what_is_said_of_a_settled_tree_changes_nothing() -> None:
     assert acker.statistics().late_count == 3
 
 
-def test_a_tree_that_nobody_settles_is_forgotten_after_three_rotations() -> None:
+def test_an_unsettled_tree_is_forgotten_after_three_rotations() -> None:
     acker = Acker(index=0, count=1)
     acker.on_init(TREE, edges(5))
 
@@ -109,7 +109,7 @@ def test_trees_keep_their_numbers_when_older_ones_are_forgotten() -> None:
     assert settled(acker.on_init(tree_ids(0, np.array([5])), edges(0))) == ([5], [])
 
 
-def test_many_trees_of_which_one_stays_open_are_followed_in_place() -> None:
+def test_tracks_many_settled_trees_while_one_tree_stays_open() -> None:
     """The acker's tables grow several times, and the same messages also have late acks."""
     acker = Acker(index=0, count=1)
     numbers = np.arange(100_000)

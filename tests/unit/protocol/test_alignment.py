@@ -34,7 +34,7 @@ def test_snapshot_covers_exactly_the_records_before_the_barrier(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_checkpoints_given_up_at_any_moment_are_never_cut_and_hold_nobody_back(seed: int) -> None:
+def test_checkpoints_aborted_at_any_moment_take_no_snapshot_and_block_no_input(seed: int) -> None:
     rng = random.Random(seed)
     streams = {name: random_stream(rng, name) for name in "abc"[: rng.randint(1, 3)]}
     given_up = set(rng.sample([1, 2, 3], rng.randint(1, 3)))
@@ -76,7 +76,7 @@ def test_the_end_of_the_last_awaited_input_completes_the_alignment() -> None:
     assert aligner.on_end(B) == [Snapshot(CheckpointId(1)), Resume(frozenset({A}))]
 
 
-def test_inputs_that_end_between_checkpoints_cause_nothing() -> None:
+def test_inputs_that_end_between_checkpoints_have_no_effect() -> None:
     aligner = aligner_of(A, B)
 
     assert aligner.on_end(A) + aligner.on_end(B) == []
@@ -90,7 +90,7 @@ def test_an_ended_input_is_not_waited_for() -> None:
     assert barrier(aligner, B, 1) == [Block(B), Snapshot(CheckpointId(1)), Resume(frozenset({B}))]
 
 
-def test_giving_up_what_is_aligning_frees_its_inputs() -> None:
+def test_aborting_the_aligning_checkpoint_unblocks_its_inputs() -> None:
     aligner = aligner_of(A, B)
     barrier(aligner, A, 1)
 
@@ -99,7 +99,7 @@ def test_giving_up_what_is_aligning_frees_its_inputs() -> None:
     assert aligner.aligning_id is None
 
 
-def test_barriers_of_a_checkpoint_given_up_before_they_came_are_ignored() -> None:
+def test_barriers_of_an_already_aborted_checkpoint_are_ignored() -> None:
     aligner = aligner_of(A, B)
 
     assert aligner.on_aborted(CheckpointId(1)) == []
@@ -107,7 +107,7 @@ def test_barriers_of_a_checkpoint_given_up_before_they_came_are_ignored() -> Non
     assert barrier(aligner, A, 2) == [Block(A)]
 
 
-def test_giving_up_an_older_checkpoint_does_not_disturb_the_aligning_one() -> None:
+def test_aborting_an_older_checkpoint_does_not_disturb_the_aligning_one() -> None:
     aligner = aligner_of(A, B)
     barrier(aligner, A, 2)
 
@@ -116,7 +116,7 @@ def test_giving_up_an_older_checkpoint_does_not_disturb_the_aligning_one() -> No
 
 
 @pytest.mark.parametrize("arrived", [[A], []], ids=["aligning", "before its first barrier"])
-def test_giving_up_a_newer_checkpoint_leaves_the_older_one_under_way(
+def test_aborting_a_newer_checkpoint_leaves_the_older_one_under_way(
     arrived: list[ChannelId],
 ) -> None:
     aligner = aligner_of(A, B)
@@ -130,14 +130,14 @@ def test_giving_up_a_newer_checkpoint_leaves_the_older_one_under_way(
     assert barrier(aligner, A, 3) == [Block(A)]
 
 
-def test_a_cancellation_marker_ends_what_its_channel_has_passed_by() -> None:
+def test_a_cancellation_marker_also_ends_older_checkpoints() -> None:
     aligner = aligner_of(A, B)
     aligner.on_cancelled(A, CheckpointId(2))
 
     assert barrier(aligner, B, 1) == []
 
 
-def test_a_cancellation_frees_the_inputs_and_goes_on_downstream_once() -> None:
+def test_a_cancellation_unblocks_the_inputs_and_is_sent_downstream_once() -> None:
     aligner = aligner_of(A, B, C)
     barrier(aligner, A, 1)
 
@@ -179,7 +179,7 @@ def test_a_late_cancellation_changes_nothing() -> None:
     assert aligner.aligning_id == CheckpointId(2)
 
 
-def test_who_leaves_an_alignment_learns_whom_it_held_back() -> None:
+def test_leaving_an_alignment_returns_the_inputs_that_it_blocked() -> None:
     aligner = aligner_of(A, B)
     barrier(aligner, A, 1)
 
@@ -189,7 +189,7 @@ def test_who_leaves_an_alignment_learns_whom_it_held_back() -> None:
     assert barrier(aligner, A, 2) == []
 
 
-def test_giving_up_out_of_order_forgets_none_of_them() -> None:
+def test_aborting_out_of_order_remembers_every_checkpoint() -> None:
     aligner = aligner_of(A, B)
     aligner.on_aborted(CheckpointId(2))
     aligner.on_aborted(CheckpointId(1))
@@ -197,7 +197,7 @@ def test_giving_up_out_of_order_forgets_none_of_them() -> None:
     assert barrier(aligner, A, 2) == []
 
 
-def test_giving_up_twice_is_harmless() -> None:
+def test_aborting_twice_is_harmless() -> None:
     aligner = aligner_of(A, B)
     barrier(aligner, A, 1)
     aligner.on_aborted(CheckpointId(1))
@@ -205,7 +205,7 @@ def test_giving_up_twice_is_harmless() -> None:
     assert aligner.on_aborted(CheckpointId(1)) == []
 
 
-def test_giving_up_what_was_already_cut_changes_nothing() -> None:
+def test_aborting_a_checkpoint_after_its_snapshot_changes_nothing() -> None:
     aligner = aligner_of(A)
     barrier(aligner, A, 1)
 
@@ -213,7 +213,7 @@ def test_giving_up_what_was_already_cut_changes_nothing() -> None:
     assert barrier(aligner, A, 2) == [Block(A), Snapshot(CheckpointId(2)), Resume(frozenset({A}))]
 
 
-def test_it_tells_what_is_aligning_only_while_it_aligns() -> None:
+def test_names_the_aligning_checkpoint_only_during_the_alignment() -> None:
     aligner = aligner_of(A, B)
     before = aligner.aligning_id
     barrier(aligner, A, 4)

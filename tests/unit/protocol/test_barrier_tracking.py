@@ -26,7 +26,7 @@ def test_a_snapshot_covers_at_least_the_records_before_the_barrier(seed: int) ->
         assert covered >= records_before(streams, checkpoint_id)
 
 
-def test_records_behind_a_fast_barrier_do_get_into_the_snapshot() -> None:
+def test_records_after_a_fast_barrier_enter_the_snapshot() -> None:
     """This distinguishes the mode from an alignment; otherwise they would differ only in name."""
     surplus = 0
     for seed in range(50):
@@ -38,7 +38,7 @@ def test_records_behind_a_fast_barrier_do_get_into_the_snapshot() -> None:
     assert surplus > 0
 
 
-def test_the_last_barrier_decides_and_nobody_waits() -> None:
+def test_the_last_barrier_triggers_the_snapshot_and_no_input_waits() -> None:
     tracker = BarrierTracker([A, B])
 
     assert barrier(tracker, A, 1) == []
@@ -47,7 +47,7 @@ def test_the_last_barrier_decides_and_nobody_waits() -> None:
     assert tracker.aligning_id is None
 
 
-def test_checkpoints_cross_without_hindering_each_other() -> None:
+def test_overlapping_checkpoints_do_not_hinder_each_other() -> None:
     tracker = BarrierTracker([A, B])
     barrier(tracker, A, 1)
     barrier(tracker, A, 2)
@@ -56,7 +56,7 @@ def test_checkpoints_cross_without_hindering_each_other() -> None:
     assert barrier(tracker, B, 2) == [Snapshot(CheckpointId(2))]
 
 
-def test_a_complete_checkpoint_ends_the_older_ones_that_inputs_passed_by() -> None:
+def test_a_snapshot_aborts_older_checkpoints_that_an_input_skipped() -> None:
     tracker = BarrierTracker([A, B])
     barrier(tracker, A, 1)
     barrier(tracker, B, 2)
@@ -76,7 +76,7 @@ def test_an_ended_input_is_not_waited_for() -> None:
     assert not tracker.has_open_inputs
 
 
-def test_what_was_given_up_is_never_cut_and_others_go_on() -> None:
+def test_an_aborted_checkpoint_takes_no_snapshot_and_others_continue() -> None:
     tracker = BarrierTracker([A, B])
     barrier(tracker, A, 1)
 
@@ -99,7 +99,7 @@ def test_a_cancellation_is_passed_on_once() -> None:
     assert tracker.on_cancelled(C, CheckpointId(1)) == []
 
 
-def test_what_is_counted_at_once_is_bounded() -> None:
+def test_the_number_of_tracked_checkpoints_is_bounded() -> None:
     tracker = BarrierTracker([A, B])
     for checkpoint_id in range(1, MAX_TRACKED + 1):
         assert barrier(tracker, A, checkpoint_id) == []

@@ -13,7 +13,7 @@ def test_a_channel_beyond_its_cap_is_named() -> None:
     assert cap.exceeded_by({A: 10, B: 10}) == frozenset()
 
 
-def test_together_they_may_be_too_much() -> None:
+def test_channels_can_exceed_the_subtask_cap_together() -> None:
     cap = BufferCap(channel_bytes=0, subtask_bytes=10)
 
     assert cap.exceeded_by({A: 6, B: 5, C: 0}) == {A, B}

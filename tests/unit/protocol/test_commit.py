@@ -29,7 +29,7 @@ def test_nothing_is_released_before_a_checkpoint_that_contains_it_completes() ->
     assert log.on_completed(CheckpointId(1)) == (Prepared(CheckpointId(1), ("a",)),)
 
 
-def test_the_output_of_an_aborted_checkpoint_is_released_with_the_next_oldest_first() -> None:
+def test_aborted_output_is_released_with_the_next_checkpoint_oldest_first() -> None:
     log = CommitLog()
     log.on_prepared(CheckpointId(1), ["a"])  # aborted: the log hears nothing of it
     log.on_prepared(CheckpointId(2), ["b"])
@@ -39,7 +39,7 @@ def test_the_output_of_an_aborted_checkpoint_is_released_with_the_next_oldest_fi
     assert released == (Prepared(CheckpointId(1), ("a",)), Prepared(CheckpointId(2), ("b",)))
 
 
-def test_a_snapshot_carries_all_that_is_not_known_to_be_committed() -> None:
+def test_a_snapshot_carries_all_output_not_known_to_be_committed() -> None:
     log = CommitLog()
     log.on_prepared(CheckpointId(1), ["a"])
 
@@ -48,7 +48,7 @@ def test_a_snapshot_carries_all_that_is_not_known_to_be_committed() -> None:
     assert carried == (Prepared(CheckpointId(1), ("a",)), Prepared(CheckpointId(2), ("b",)))
 
 
-def test_what_was_committed_is_not_carried_again() -> None:
+def test_committed_output_is_not_carried_again() -> None:
     log = CommitLog()
     log.on_prepared(CheckpointId(1), ["a"])
     log.on_completed(CheckpointId(1))
@@ -56,7 +56,7 @@ def test_what_was_committed_is_not_carried_again() -> None:
     assert log.on_prepared(CheckpointId(2), []) == ()
 
 
-def test_hearing_of_a_completion_twice_releases_nothing_twice() -> None:
+def test_a_repeated_completion_releases_nothing_twice() -> None:
     log = CommitLog()
     log.on_prepared(CheckpointId(1), ["a"])
     log.on_completed(CheckpointId(1))

@@ -47,20 +47,20 @@ def test_a_pipeline_of_another_name_with_the_same_uids_takes_over_everything() -
     assert compare(point(pipeline="other"), target()).problems == ()
 
 
-def test_an_operator_that_only_changed_its_place_keeps_its_state() -> None:
+def test_an_operator_that_only_moved_keeps_its_state() -> None:
     """Only the uid counts; the name and the chain of an operator may change."""
     moved = msgspec.structs.replace(point().subtasks[0], vertex=Uid("elsewhere"))
 
     assert compare(point(subtasks=[moved]), target()).problems == ()
 
 
-def test_a_new_operator_begins_empty() -> None:
+def test_a_new_operator_starts_empty() -> None:
     held = [source(), counted()]
 
     assert compare(point(held), target()).new == (OUT,)
 
 
-def test_an_operator_that_is_gone_needs_the_permission_to_leave_its_state() -> None:
+def test_dropping_the_state_of_a_missing_operator_needs_permission() -> None:
     held = [source(), counted(uid="former"), counted()]
 
     refused = compare(point(held), target())
@@ -73,7 +73,7 @@ def test_an_operator_that_is_gone_needs_the_permission_to_leave_its_state() -> N
     assert allowed.dropped == refused.dropped == (Uid("former"),)
 
 
-def test_a_state_that_is_gone_needs_the_permission_too() -> None:
+def test_dropping_a_single_state_needs_permission_too() -> None:
     held = [source(), counted(states=[handle(), handle(state="late")])]
 
     refused = compare(point(held), target())
@@ -86,7 +86,7 @@ def test_a_state_that_is_gone_needs_the_permission_too() -> None:
     assert allowed.dropped_states == ((COUNT, "late"),)
 
 
-def test_an_operator_without_state_may_go_without_permission() -> None:
+def test_an_operator_without_state_may_be_dropped_without_permission() -> None:
     held = [source(), counted(), OperatorSnapshot(uid=Uid("former"), counters={"read": 1})]
 
     assert compare(point(held), target()).problems == ()
@@ -139,7 +139,7 @@ def test_a_column_that_does_not_fit_is_refused_with_operator_state_and_types() -
     )
 
 
-def test_an_accepted_change_of_columns_is_said() -> None:
+def test_an_accepted_change_of_columns_is_reported() -> None:
     held = [source(), counted(states=[handle(schema={**COLUMNS, "flights": "int16"})])]
 
     found = compare(point(held), target())
@@ -154,7 +154,7 @@ def test_an_accepted_change_of_columns_is_said() -> None:
     ("parallelism", "maximum", "named"),
     [(129, 128, "129"), (0, 128, "0"), (1, 64, "64")],
 )
-def test_key_groups_that_cannot_be_dealt_are_refused(
+def test_a_parallelism_that_does_not_fit_the_key_groups_is_refused(
     parallelism: int, maximum: int, named: str
 ) -> None:
     changed = target(parallelism=parallelism, max_parallelism=maximum)
@@ -164,7 +164,7 @@ def test_key_groups_that_cannot_be_dealt_are_refused(
     assert named in problem
 
 
-def test_everything_that_speaks_against_a_point_is_said_at_once() -> None:
+def test_all_problems_of_a_point_are_reported_at_once() -> None:
     held = [counted(uid="former"), counted(states=[handle(kind="batches")])]
 
     assert len(compare(point(held, max_parallelism=64), target()).problems) == 3
@@ -173,7 +173,7 @@ def test_everything_that_speaks_against_a_point_is_said_at_once() -> None:
 RENAMED = {Uid("former"): COUNT}
 
 
-def test_a_renamed_operator_takes_its_state_over_under_its_new_name() -> None:
+def test_a_renamed_operator_keeps_its_state() -> None:
     stored = point([source(), counted(uid="former"), sink()])
 
     seen = renamed(stored, RENAMED)
@@ -223,7 +223,7 @@ def test_vertices_channels_and_parallelisms_are_renamed_too() -> None:
         (["quarantined"], {"read": "count"}, "'read' has records in quarantine"),
     ],
 )
-def test_a_new_name_that_cannot_be_given_is_refused(
+def test_an_impossible_renaming_is_refused(
     held: list[str], names: dict[str, str], named: str
 ) -> None:
     read = msgspec.structs.replace(source(), **{each: [{}] for each in held})
@@ -234,16 +234,16 @@ def test_a_new_name_that_cannot_be_given_is_refused(
     assert any(named in each for each in problems)
 
 
-def test_two_operators_with_one_name_are_refused_where_a_point_is_read() -> None:
+def test_two_operators_with_one_uid_are_refused_when_a_point_is_read() -> None:
     with pytest.raises(Rejected, match="cannot have one uid"):
         renamed(point([counted(uid="former"), counted()]), RENAMED)
 
 
-def test_an_operator_that_looks_renamed_is_named() -> None:
+def test_an_operator_that_looks_renamed_is_guessed() -> None:
     assert likely_names(point([source(), counted(uid="former"), sink()]), target()) == RENAMED
 
 
-def test_a_state_that_was_empty_does_not_hide_the_new_name() -> None:
+def test_a_state_that_was_empty_does_not_prevent_guessing_the_new_name() -> None:
     declared = dict(target().declared[COUNT])
     timers = DeclaredColumns("timers", "table", COLUMNS, frozenset(), frozenset({"carrier"}))
     beside = target(declared={COUNT: declared | {"timers": timers}})
@@ -260,7 +260,7 @@ def test_a_state_that_was_empty_does_not_hide_the_new_name() -> None:
         [("former", {}), ("count", {})],  # nothing is new
     ],
 )
-def test_what_may_be_another_operator_is_not_named(held: list[tuple[str, dict]]) -> None:
+def test_no_renaming_is_guessed_in_case_of_doubt(held: list[tuple[str, dict]]) -> None:
     operators = [counted(uid, states=[handle(**changes)]) for uid, changes in held]
 
     assert likely_names(point([source(), *operators, sink()]), target()) == {}

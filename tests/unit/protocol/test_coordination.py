@@ -111,7 +111,7 @@ def test_the_first_decline_aborts_and_the_others_are_late() -> None:
     assert coordinator.on_trigger(PERIODIC) == [Inject(TWO, PERIODIC)]
 
 
-def test_an_expired_checkpoint_names_who_is_missing() -> None:
+def test_an_expired_checkpoint_names_the_missing_subtasks() -> None:
     coordinator = running_coordinator(tolerable_failures=5)
     coordinator.on_trigger(PERIODIC)
     coordinator.on_acknowledged(ONE, snapshot_of(READ))
@@ -121,7 +121,7 @@ def test_an_expired_checkpoint_names_who_is_missing() -> None:
     ]
 
 
-def test_nothing_but_its_outcome_ends_a_checkpoint_whose_manifest_is_being_written() -> None:
+def test_only_the_outcome_of_its_manifest_ends_a_checkpoint_being_written() -> None:
     coordinator = finalizing_coordinator()
 
     late = [
@@ -134,7 +134,7 @@ def test_nothing_but_its_outcome_ends_a_checkpoint_whose_manifest_is_being_writt
     assert coordinator.on_published(ONE) == [Complete(ONE, PERIODIC)]
 
 
-def test_a_manifest_that_cannot_be_written_aborts_and_counts() -> None:
+def test_a_failed_manifest_write_aborts_the_checkpoint_and_counts() -> None:
     coordinator = finalizing_coordinator(tolerable_failures=0)
 
     effects = coordinator.on_unpublished(ONE, "no space")
@@ -156,7 +156,7 @@ def test_one_failure_more_than_tolerated_fails_the_attempt() -> None:
     )
 
 
-def test_a_completed_checkpoint_forgives_the_failures_before_it() -> None:
+def test_a_completed_checkpoint_clears_the_failures_before_it() -> None:
     coordinator = running_coordinator(tolerable_failures=1)
     fail_one(coordinator, Reason.CHECKPOINT_DECLINED)
     complete_one(coordinator)
@@ -164,7 +164,7 @@ def test_a_completed_checkpoint_forgives_the_failures_before_it() -> None:
     assert len(fail_one(coordinator, Reason.CHECKPOINT_DECLINED)) == 1
 
 
-def test_a_new_attempt_does_not_forgive() -> None:
+def test_a_new_attempt_does_not_clear_the_counted_failures() -> None:
     coordinator = running_coordinator(tolerable_failures=1)
     fail_one(coordinator, Reason.CHECKPOINT_DECLINED)
     coordinator.on_stopped(Reason.TASK_FAILURE, "a slot died")
@@ -212,7 +212,7 @@ def test_triggering_without_running_subtasks_is_a_bug_and_uses_no_id() -> None:
     assert coordinator.on_trigger(PERIODIC) == [Inject(ONE, PERIODIC)]
 
 
-def test_a_completed_checkpoint_subsumes_older_ones_but_no_savepoint_and_no_end() -> None:
+def test_a_completed_checkpoint_subsumes_older_ones_but_no_savepoint_or_final() -> None:
     coordinator = running_coordinator()
     for request in (SAVEPOINT, FINAL, PERIODIC, PERIODIC):
         coordinator.on_trigger(request)
@@ -227,7 +227,7 @@ def test_a_completed_checkpoint_subsumes_older_ones_but_no_savepoint_and_no_end(
     assert complete(coordinator, ONE) == [Complete(ONE, SAVEPOINT)]
 
 
-def test_a_lost_subtask_fails_what_it_has_not_acknowledged_and_suspends_the_rest() -> None:
+def test_a_lost_subtask_fails_its_unacknowledged_checkpoints_and_suspends_others() -> None:
     coordinator = running_coordinator()
     for _ in range(2):
         coordinator.on_trigger(PERIODIC)
@@ -244,7 +244,7 @@ def test_a_lost_subtask_fails_what_it_has_not_acknowledged_and_suspends_the_rest
 
 
 @pytest.mark.parametrize(("request_", "counts"), [(PERIODIC, True), (SAVEPOINT, False)])
-def test_a_place_that_cannot_be_prepared_fails_the_checkpoint_and_no_savepoint_counts(
+def test_a_failed_preparation_aborts_and_counts_except_for_savepoints(
     request_: TriggerRequest, counts: bool
 ) -> None:
     coordinator = running_coordinator()
@@ -261,7 +261,7 @@ def test_a_place_that_cannot_be_prepared_fails_the_checkpoint_and_no_savepoint_c
     "first",
     [Reason.CHECKPOINT_DECLINED_SUBSUMED, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER],
 )
-def test_the_decline_that_others_followed_counts_once_though_it_comes_behind_theirs(
+def test_the_original_decline_counts_once_even_after_those_it_caused(
     first: Reason,
 ) -> None:
     coordinator = running_coordinator(tolerable_failures=0)
@@ -276,7 +276,7 @@ def test_the_decline_that_others_followed_counts_once_though_it_comes_behind_the
     assert [type(effect) for effect in again] == [DiscardLate]
 
 
-def test_manifests_are_written_one_after_the_other_the_oldest_first() -> None:
+def test_manifests_are_written_one_at_a_time_oldest_first() -> None:
     coordinator = running_coordinator()
     for _ in range(3):
         coordinator.on_trigger(PERIODIC)
@@ -291,7 +291,7 @@ def test_manifests_are_written_one_after_the_other_the_oldest_first() -> None:
     assert after_the_second == [Complete(THREE, PERIODIC)]
 
 
-def test_after_a_manifest_that_failed_the_next_one_is_written() -> None:
+def test_the_next_manifest_is_written_after_one_failed() -> None:
     coordinator = running_coordinator(tolerable_failures=0)
     for number in (ONE, TWO):
         coordinator.on_trigger(PERIODIC)
@@ -317,7 +317,7 @@ def test_the_end_of_an_attempt_aborts_all_and_waits_for_a_manifest() -> None:
     assert effects == [AbortCheckpoint(TWO, PERIODIC, Reason.TASK_FAILURE, "a slot died")]
 
 
-def test_what_is_written_for_an_aborted_checkpoint_is_deleted_however_late() -> None:
+def test_late_writes_for_an_aborted_checkpoint_are_deleted() -> None:
     coordinator = running_coordinator(tolerable_failures=5)
     coordinator.on_trigger(SAVEPOINT)
     coordinator.on_expired(ONE)
@@ -348,7 +348,7 @@ def test_a_checkpoint_that_waits_for_an_older_manifest_may_expire() -> None:
     assert coordinator.on_published(ONE) == [Complete(ONE, PERIODIC)]
 
 
-def test_another_tolerance_holds_from_the_next_failure_on() -> None:
+def test_a_changed_tolerance_applies_from_the_next_failure() -> None:
     coordinator = running_coordinator(tolerable_failures=0)
     coordinator.tolerate(1)
 
@@ -357,7 +357,7 @@ def test_another_tolerance_holds_from_the_next_failure_on() -> None:
     assert [len(effects) for effects in outcomes] == [1, 2]
 
 
-def test_an_attempt_cannot_start_over_a_pending_checkpoint() -> None:
+def test_an_attempt_cannot_start_while_a_checkpoint_is_pending() -> None:
     coordinator = running_coordinator()
     coordinator.on_trigger(PERIODIC)
 
@@ -365,7 +365,7 @@ def test_an_attempt_cannot_start_over_a_pending_checkpoint() -> None:
         coordinator.on_running([READ, COUNT])
 
 
-def test_reporting_a_manifest_that_nobody_asked_for_is_a_bug() -> None:
+def test_reporting_a_manifest_that_was_not_requested_is_a_bug() -> None:
     coordinator = running_coordinator()
     with pytest.raises(InvariantViolated):
         coordinator.on_published(ONE)
@@ -381,7 +381,7 @@ def test_reporting_a_manifest_that_nobody_asked_for_is_a_bug() -> None:
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_a_checkpoint_only_moves_on(phase: Phase) -> None:
+def test_a_checkpoint_only_moves_forward(phase: Phase) -> None:
     request, subtasks = PERIODIC, AttemptSubtasks([READ, COUNT])
     for to in set(Phase) - NEXT_PHASES[phase]:
         checkpoint = Checkpoint.of(ONE, request, subtasks)

@@ -22,7 +22,7 @@ SEEDS = range(300)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_checkpoint_refers_to_what_was_found_before_its_manifest_and_none_waits_for_long(
+def test_no_checkpoint_refers_to_known_damage_and_the_second_try_completes(
     seed: int,
 ) -> None:
     run = Run(random.Random(seed))
@@ -44,7 +44,7 @@ def test_a_recovery_takes_no_damaged_point_while_a_whole_one_exists(seed: int) -
         run.check_choice()
 
 
-def test_what_was_found_is_remembered_once() -> None:
+def test_a_damaged_file_is_remembered_once() -> None:
     files = DamagedFiles(["a"])
 
     assert files.on_found(["b", "a"]) == ["b"]
@@ -62,7 +62,7 @@ def test_a_checkpoint_builds_on_nothing_while_the_newest_has_a_damaged_file() ->
     assert not files.must_begin_anew(["b"])
 
 
-def test_after_a_refused_checkpoint_all_begin_anew_until_a_whole_one_completes() -> None:
+def test_after_a_refusal_checkpoints_are_full_until_an_undamaged_one_completes() -> None:
     """The subtasks of the refused checkpoint built on other files than the newest one has."""
     files = DamagedFiles(["a"])
     files.on_refused()
@@ -75,7 +75,7 @@ def test_after_a_refused_checkpoint_all_begin_anew_until_a_whole_one_completes()
     assert (refused, with_damage, files.must_begin_anew(["c"])) == (True, True, False)
 
 
-def test_what_is_whole_again_may_be_built_on() -> None:
+def test_checkpoints_may_build_on_a_repaired_file() -> None:
     files = DamagedFiles(["a", "b"])
 
     assert files.on_whole(["a", "c"]) == ["a"]
@@ -83,7 +83,7 @@ def test_what_is_whole_again_may_be_built_on() -> None:
     assert files.must_begin_anew(["b"])
 
 
-def test_what_no_checkpoint_needs_is_forgotten() -> None:
+def test_damaged_files_that_no_checkpoint_needs_are_forgotten() -> None:
     files = DamagedFiles(["a", "b"])
 
     files.on_needed(frozenset({"b", "c"}))

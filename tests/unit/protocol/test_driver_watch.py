@@ -41,7 +41,7 @@ def test_only_a_driver_that_has_not_moved_for_the_timeout_is_hung(seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_a_driver_that_stops_is_found_within_one_look_after_the_timeout(seed: int) -> None:
+def test_a_stopped_driver_is_found_within_a_few_looks_after_the_timeout(seed: int) -> None:
     rng = random.Random(seed)
     watch, began_ms = DriverWatch(), rng.uniform(0, 1e9)
     stops_ms = began_ms + rng.uniform(0, 60_000)
@@ -56,7 +56,7 @@ def test_a_driver_that_stops_is_found_within_one_look_after_the_timeout(seed: in
     assert now_ms > stops_ms + TIMEOUT_MS - SIGN_MS
 
 
-def test_silence_is_said_before_anything_is_done() -> None:
+def test_silence_is_reported_before_a_driver_counts_as_hung() -> None:
     found = looks(DriverWatch(), [sign(1)] * 12)
 
     kinds = [type(each) for each in found]
@@ -64,7 +64,7 @@ def test_silence_is_said_before_anything_is_done() -> None:
     assert found[3] == Silent(Trouble.NO_SIGN, 3 * LOOK_MS, TIMEOUT_MS)
 
 
-def test_a_machine_that_slept_has_no_driver_replaced_when_it_wakes_up() -> None:
+def test_a_machine_that_wakes_from_sleep_replaces_no_driver() -> None:
     watch = DriverWatch()
     looks(watch, [sign(1), sign(2)])
 
@@ -75,7 +75,7 @@ def test_a_machine_that_slept_has_no_driver_replaced_when_it_wakes_up() -> None:
     assert again == Lives()
 
 
-def test_a_loop_that_stands_still_while_the_process_gives_signs_is_hung() -> None:
+def test_a_loop_that_stalls_while_its_process_gives_signs_is_hung() -> None:
     found = looks(DriverWatch(), [sign(n, moves=7) for n in range(12)])
 
     assert found[-1] == Hung(Trouble.STANDS_STILL, 11 * LOOK_MS, TIMEOUT_MS)
@@ -91,13 +91,13 @@ def test_a_long_step_may_take_minutes_from_one_move_to_the_next() -> None:
     assert found[-1] == Silent(Trouble.STANDS_STILL, (count - 1) * LOOK_MS, LONG_STEP_MAX_MS)
 
 
-def test_a_driver_that_is_stopped_in_a_long_step_has_no_more_time_than_another() -> None:
+def test_a_driver_stopped_in_a_long_step_gets_no_extra_time() -> None:
     found = looks(DriverWatch(), [sign(1, is_long_step=True)] * 11)
 
     assert found[-1] == Hung(Trouble.NO_SIGN, 10 * LOOK_MS, TIMEOUT_MS)
 
 
-def test_the_end_of_a_long_step_is_a_move() -> None:
+def test_the_end_of_a_long_step_counts_as_a_move() -> None:
     watch = DriverWatch()
     looks(watch, [sign(n, moves=7, is_long_step=True) for n in range(100)])
 
@@ -106,7 +106,7 @@ def test_the_end_of_a_long_step_is_a_move() -> None:
     assert ended == Lives()
 
 
-def test_a_successor_begins_with_its_whole_time_and_signs_of_the_old_driver_are_none() -> None:
+def test_a_successor_gets_the_full_timeout_and_old_signs_do_not_count() -> None:
     watch = DriverWatch()
     looks(watch, [sign(1)] * 11)
     now_ms = 11 * LOOK_MS
@@ -121,7 +121,7 @@ def test_a_successor_begins_with_its_whole_time_and_signs_of_the_old_driver_are_
     assert found[10] == Hung(Trouble.NO_SIGN, 10 * LOOK_MS, TIMEOUT_MS)
 
 
-def test_a_stall_of_half_the_timeout_replaces_nobody() -> None:
+def test_a_stall_of_half_the_timeout_replaces_no_driver() -> None:
     """A disk stalls for 10 s, and the default timeout is 20 s."""
     found = looks(DriverWatch(), [sign(1)] * 6 + [sign(2), sign(3)])
 

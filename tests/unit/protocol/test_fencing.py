@@ -27,7 +27,7 @@ def test_only_the_newest_attempt_is_admitted_and_permitted(seed: int) -> None:
         assert permit == (CommitPermit(speaker, CheckpointId(7)) if is_current else Stale(speaker))
 
 
-def test_between_two_attempts_nobody_is_admitted() -> None:
+def test_no_attempt_is_admitted_between_two_attempts() -> None:
     fence = AttemptFence()
     before_the_first = fence.admit(Attempt(0))
     fence.on_attempt(Attempt(1))
@@ -41,7 +41,7 @@ def test_between_two_attempts_nobody_is_admitted() -> None:
 
 
 @pytest.mark.parametrize("repeated", [1, 2])
-def test_numbers_only_grow(repeated: int) -> None:
+def test_attempt_numbers_only_grow(repeated: int) -> None:
     fence = AttemptFence()
     fence.on_attempt(Attempt(2))
 
@@ -51,7 +51,7 @@ def test_numbers_only_grow(repeated: int) -> None:
     assert fence.current == 2
 
 
-def test_nobody_speaks_for_a_future_attempt() -> None:
+def test_speaking_for_a_future_attempt_is_a_bug() -> None:
     fence = AttemptFence()
     fence.on_attempt(Attempt(1))
 

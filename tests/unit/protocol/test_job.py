@@ -55,7 +55,7 @@ def test_legal_moves_happen_and_all_others_raise_and_change_nothing(
     assert state.status is start
 
 
-def test_exactly_the_terminal_states_have_no_way_out() -> None:
+def test_exactly_the_terminal_states_have_no_next_state() -> None:
     assert {status for status, to in MOVES.items() if not to} == {s for s in S if s.is_terminal}
 
 

@@ -10,7 +10,7 @@ from pipelines.protocol.commit import DIGEST_MODULUS, OutputLedger
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_completed_snapshots_cover_exactly_what_was_given(seed: int) -> None:
+def test_completed_snapshots_cover_exactly_the_rows_given_to_the_sink(seed: int) -> None:
     """Checkpoints complete, abort, or complete without this subtask hearing of it."""
     rng = random.Random(seed)
     ledger, given, rows, found = OutputLedger(), 0, 0, dict[CheckpointId, OutputShare]()
@@ -33,7 +33,7 @@ def test_completed_snapshots_cover_exactly_what_was_given(seed: int) -> None:
     assert sum(digests) % DIGEST_MODULUS == given % DIGEST_MODULUS
 
 
-def test_an_aborted_checkpoint_s_share_is_that_of_the_next_one_too() -> None:
+def test_the_next_checkpoint_includes_the_share_of_an_aborted_one() -> None:
     ledger = OutputLedger()
     ledger.on_given(2, 7)
     aborted = ledger.on_prepared(CheckpointId(1), ["file-1"])
@@ -45,7 +45,7 @@ def test_an_aborted_checkpoint_s_share_is_that_of_the_next_one_too() -> None:
     assert aborted == (share(1, 2, 7, "file-1"),)
 
 
-def test_a_completed_checkpoint_s_share_is_told_no_more() -> None:
+def test_the_share_of_a_completed_checkpoint_is_not_reported_again() -> None:
     ledger = OutputLedger()
     ledger.on_given(2, 7)
     ledger.on_prepared(CheckpointId(1), [])
@@ -56,7 +56,7 @@ def test_a_completed_checkpoint_s_share_is_told_no_more() -> None:
     assert ledger.on_prepared(CheckpointId(2), []) == ()
 
 
-def test_rows_without_a_digest_are_counted_and_the_next_share_may_have_one_again() -> None:
+def test_rows_without_a_digest_are_counted_and_affect_only_their_share() -> None:
     ledger = OutputLedger()
     ledger.on_given(2, None)
     ledger.on_given(1, 5)

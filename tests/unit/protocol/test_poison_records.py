@@ -43,7 +43,7 @@ def error_at(origin: RecordOrigin, kind: str = "ValueError", message: str = "bad
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_exactly_the_poison_is_quarantined_whatever_the_batches_and_drivers_are(seed: int) -> None:
+def test_exactly_the_poison_is_quarantined_across_batches_and_drivers(seed: int) -> None:
     rng = random.Random(seed)
     poison = {rng.randrange(TOTAL): rng.choice(["KeyError", "ValueError"]) for _ in range(4)}
     records, repeated = PoisonRecords(limit=10), repeated_twice()
@@ -64,7 +64,7 @@ def test_exactly_the_poison_is_quarantined_whatever_the_batches_and_drivers_are(
     assert attempts <= 12 * len(poison)
 
 
-def test_a_range_is_read_in_parts_and_the_part_that_fails_in_parts_again() -> None:
+def test_a_failing_range_is_read_in_parts_and_a_failing_part_in_smaller_ones() -> None:
     records = PoisonRecords(limit=1)
 
     whole = records.on_repeated(error_at(at(0, 65_535)), "")
@@ -81,7 +81,7 @@ def test_a_range_is_read_in_parts_and_the_part_that_fails_in_parts_again() -> No
     assert (record.record.error, record.record.trace) == ("bad", "the trace")
 
 
-def test_what_is_in_parts_already_and_fails_as_a_whole_is_no_records_fault() -> None:
+def test_a_failure_across_parts_of_an_isolated_range_blames_no_record() -> None:
     records = PoisonRecords(limit=1)
     records.on_repeated(error_at(at(0, 99)), "")
 
@@ -89,7 +89,7 @@ def test_what_is_in_parts_already_and_fails_as_a_whole_is_no_records_fault() -> 
     assert isinstance(records.on_repeated(error_at(at(0, 99, split="b")), ""), Isolate)
 
 
-def test_a_record_that_is_quarantined_is_not_blamed_for_what_comes_after() -> None:
+def test_a_quarantined_record_is_not_blamed_for_later_failures() -> None:
     records = PoisonRecords(limit=5)
     records.on_repeated(error_at(at(7, 7)), "")
 
@@ -106,13 +106,13 @@ def test_the_limit_counts_the_records_that_earlier_drivers_have_found() -> None:
     assert [record.offset for record in records.isolation.poison] == [1, 2]
 
 
-def test_a_failure_that_is_not_of_a_record_blames_none() -> None:
+def test_a_failure_unrelated_to_a_record_blames_no_record() -> None:
     error = replace(error_at(at(7, 7)), is_of_record=False)
 
     assert PoisonRecords(limit=1).on_repeated(error, "") == NobodysFault()
 
 
-def test_of_a_long_error_the_beginning_is_kept_and_of_its_trace_the_end() -> None:
+def test_keeps_the_beginning_of_a_long_error_and_the_end_of_its_trace() -> None:
     error = error_at(at(7, 7), message="begin" + "x" * ERROR_CHARS_MAX)
 
     found = PoisonRecords(limit=1).on_repeated(error, "y" * TRACE_CHARS_MAX + "bottom")

@@ -43,7 +43,7 @@ def test_a_run_whose_points_are_all_damaged_does_not_start_afresh() -> None:
     assert isinstance(choose_point(newest_first(2), lambda _: "damaged"), NoUsablePoint)
 
 
-def test_without_falling_back_an_older_whole_point_is_not_even_looked_at() -> None:
+def test_without_fallback_a_damaged_newest_point_leaves_no_usable_one() -> None:
     newest, *older = newest_first(3)
 
     choice = choose_point([newest, *older], lambda p: problem_if(p is newest), may_fall_back=False)
@@ -72,7 +72,7 @@ BACKOFF_AT = STEPS.index(RecoveryPhase.BACKOFF)
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_what_is_waited_on_purpose_is_backoff_and_in_no_other_step(seed: int) -> None:
+def test_deliberate_waits_count_as_backoff_and_in_no_other_step(seed: int) -> None:
     rng = random.Random(seed)
     progress, now_ms = RecoveryProgress(0.0), 0.0
     spent, waited_ms = [], 0.0
@@ -97,7 +97,7 @@ def test_what_is_waited_on_purpose_is_backoff_and_in_no_other_step(seed: int) ->
 
 
 @pytest.mark.parametrize("reached", range(len(STEPS) + 1))
-def test_every_other_phase_is_refused_and_changes_nothing(reached: int) -> None:
+def test_every_unexpected_phase_is_refused_and_changes_nothing(reached: int) -> None:
     progress = progress_after(*STEPS[:reached])
     expected = {STEPS[reached]} if reached < len(STEPS) else set(MILESTONES)
 

@@ -37,7 +37,7 @@ ERROR = OperatorError(
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_one_bad_record_is_found_at_the_first_try_that_is_late_enough(seed: int) -> None:
+def test_a_bad_record_is_found_at_the_first_try_after_the_required_time(seed: int) -> None:
     rng = random.Random(seed)
     tries_min, over_min_ms = rng.randint(2, 6), rng.choice([0.0, 500.0, 5_000.0])
     repeated = RepeatedFailures(tries_min=tries_min, over_min_ms=over_min_ms)
@@ -61,7 +61,7 @@ def test_one_bad_record_is_found_at_the_first_try_that_is_late_enough(seed: int)
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_nothing_is_found_but_what_one_record_was_in_often_and_long_enough(seed: int) -> None:
+def test_blames_only_a_record_that_failed_often_and_long_enough(seed: int) -> None:
     rng = random.Random(seed)
     tries_min, over_min_ms = rng.randint(2, 4), rng.choice([0.0, 2_000.0])
     repeated = RepeatedFailures(tries_min=tries_min, over_min_ms=over_min_ms)
@@ -88,7 +88,7 @@ def twice() -> RepeatedFailures:
     return RepeatedFailures(tries_min=2, over_min_ms=0.0)
 
 
-def test_the_second_time_names_the_records_that_both_times_share() -> None:
+def test_the_second_failure_names_the_records_common_to_both() -> None:
     repeated = twice()
     repeated.on_error(ERROR, 0.0)
 
@@ -109,7 +109,7 @@ def test_the_second_time_names_the_records_that_both_times_share() -> None:
         replace(ERROR, is_of_the_world=True),
     ],
 )
-def test_another_error_or_another_place_is_not_the_same(other: OperatorError) -> None:
+def test_another_error_or_place_is_not_a_repetition(other: OperatorError) -> None:
     repeated = twice()
     repeated.on_error(ERROR, 0.0)
 
@@ -119,7 +119,7 @@ def test_another_error_or_another_place_is_not_the_same(other: OperatorError) ->
 @pytest.mark.parametrize(
     "error", [replace(ERROR, is_of_the_world=True), replace(ERROR, origin=None)]
 )
-def test_what_may_pass_or_has_no_place_never_counts(error: OperatorError) -> None:
+def test_temporary_errors_and_errors_without_a_place_never_count(error: OperatorError) -> None:
     repeated = twice()
 
     assert [repeated.on_error(error, 1_000_000.0 * n) for n in range(5)] == [None] * 5
@@ -162,7 +162,7 @@ def judged_over(outage_ms: float, error: OperatorError, draw: float) -> list[obj
     return verdicts
 
 
-def test_what_is_refused_for_what_it_is_needs_no_time() -> None:
+def test_a_refusal_counts_as_deterministic_without_a_minimum_time() -> None:
     repeated = RepeatedFailures(tries_min=3, over_min_ms=90_000.0)
     refused = replace(ERROR, is_refused=True)
 
@@ -170,7 +170,7 @@ def test_what_is_refused_for_what_it_is_needs_no_time() -> None:
     assert repeated.on_error(refused, 1.0) == Deterministic(at(10, 19), 2, 1.0)
 
 
-def test_a_later_outage_at_the_same_record_is_a_new_one_once_an_attempt_got_past_it() -> None:
+def test_an_outage_after_an_attempt_passed_the_record_counts_as_new() -> None:
     """The record is read again, as if no checkpoint completed in between."""
     repeated = RepeatedFailures(tries_min=3, over_min_ms=1_000.0)
     for now_ms in range(0, 900, 100):
@@ -182,7 +182,7 @@ def test_a_later_outage_at_the_same_record_is_a_new_one_once_an_attempt_got_past
     assert repeated.on_error(ERROR, 20_000.0) is None
 
 
-def test_an_attempt_that_ends_before_it_gets_there_says_nothing() -> None:
+def test_an_attempt_that_ends_before_the_failing_record_proves_nothing() -> None:
     repeated = RepeatedFailures(tries_min=3, over_min_ms=1_000.0)
     for now_ms in (0.0, 500.0):
         repeated.on_error(ERROR, now_ms)
@@ -193,7 +193,7 @@ def test_an_attempt_that_ends_before_it_gets_there_says_nothing() -> None:
     assert isinstance(repeated.on_error(ERROR, 1_000.0), Deterministic)
 
 
-def test_a_record_that_is_known_to_be_at_fault_says_nothing_against_those_beside_it() -> None:
+def test_an_explained_record_is_no_evidence_against_its_neighbours() -> None:
     repeated = RepeatedFailures(tries_min=2, over_min_ms=1_000.0)
     repeated.on_error(ERROR, 0.0)
     repeated.on_error(replace(ERROR, message="another"), 0.0)
@@ -205,7 +205,7 @@ def test_a_record_that_is_known_to_be_at_fault_says_nothing_against_those_beside
     assert isinstance(repeated.on_error(other, 1_100.0), Deterministic)
 
 
-def test_one_timer_that_keeps_failing_is_deterministic_whatever_moved_time_on() -> None:
+def test_a_repeatedly_failing_timer_is_deterministic_regardless_of_the_record() -> None:
     repeated = twice()
     timer = Firing("in a timer of key 7 at time 1970-01-01T00:00:05.000Z", is_one_timer=True)
     another = Firing("in a timer of key 8 at time 1970-01-01T00:00:05.000Z", is_one_timer=True)
@@ -226,7 +226,7 @@ def test_a_split_that_another_subtask_reads_after_a_rescale_is_the_same_split() 
     assert found == Deterministic(at(10, 19), 2, 1.0)
 
 
-def test_what_varies_in_a_message_does_not_hide_that_it_is_the_same() -> None:
+def test_varying_parts_of_a_message_do_not_hide_the_same_error() -> None:
     first = skeleton_of("row 17 of 'part-1.csv' at 0x7f3a: 2026-11-21 12:00:01 \"x\" failed")
     second = skeleton_of("row 9 of 'part-22.csv' at 0x99: 2026-11-22 12:00:09 \"yy\" failed")
 

@@ -43,7 +43,7 @@ def test_a_restart_comes_after_the_configured_delay() -> None:
     assert FixedDelayRestart(attempts=1, delay_ms=250).on_failure(0, 0) == RestartAfter(250)
 
 
-def test_giving_up_tells_the_count_and_the_setting() -> None:
+def test_giving_up_reports_the_count_and_the_setting() -> None:
     restart = FixedDelayRestart(attempts=1, delay_ms=0)
     restart.on_failure(0, 0)
 
@@ -72,7 +72,7 @@ def test_failure_rate_gives_up_exactly_when_too_many_fall_into_one_interval(seed
         restart.on_progress()
 
 
-def test_giving_up_for_the_rate_tells_the_count_the_time_and_the_setting() -> None:
+def test_giving_up_for_the_rate_reports_count_interval_and_setting() -> None:
     restart = FailureRateRestart(max_failures=1, interval_ms=60_000, delay_ms=0)
     restart.on_failure(0, 0)
 
@@ -89,7 +89,7 @@ def test_the_backoff_grows_to_its_bound() -> None:
 
 
 @pytest.mark.parametrize(("draw", "expected_ms"), [(-1, 90), (0, 100), (0.5, 105), (1, 110)])
-def test_jitter_is_a_part_of_the_backoff_either_way(draw: float, expected_ms: float) -> None:
+def test_jitter_adds_or_subtracts_a_share_of_the_backoff(draw: float, expected_ms: float) -> None:
     assert exponential().on_failure(0, draw) == RestartAfter(expected_ms)
 
 
@@ -106,7 +106,7 @@ def test_jitter_does_not_compound() -> None:
     assert restart.on_failure(1_000, 0) == RestartAfter(200)
 
 
-def test_a_failure_before_the_pending_restart_is_part_of_it() -> None:
+def test_a_failure_before_the_pending_restart_does_not_extend_the_wait() -> None:
     restart = exponential()
     restart.on_failure(0, 0)
 
@@ -115,7 +115,7 @@ def test_a_failure_before_the_pending_restart_is_part_of_it() -> None:
 
 
 @pytest.mark.parametrize(("stable_ms", "expected_ms"), [(9_999, 200), (10_000, 100)])
-def test_a_run_that_was_stable_for_long_enough_starts_over(
+def test_the_backoff_starts_over_after_a_run_was_stable_long_enough(
     stable_ms: int, expected_ms: int
 ) -> None:
     restart = exponential(reset_threshold_ms=10_000)
@@ -146,7 +146,7 @@ def test_backoff_of_a_cured_incident_delays_no_unrelated_failure(seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_after_a_retry_the_moment_that_was_due_is_forgotten(seed: int) -> None:
+def test_a_retry_discards_the_pending_restart_time(seed: int) -> None:
     """Otherwise a failure of the new attempt would count as part of the old one and wait again."""
     rng = random.Random(seed)
     restart, now_ms = exponential(initial_ms=1_000), 0.0
@@ -164,7 +164,7 @@ def test_after_a_retry_the_moment_that_was_due_is_forgotten(seed: int) -> None:
         restart.validate_state()
 
 
-def test_a_retry_with_nothing_due_changes_nothing() -> None:
+def test_a_retry_without_a_pending_restart_changes_nothing() -> None:
     restart = exponential()
     restart.on_retried(5.0)
 

@@ -12,7 +12,7 @@ from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_the_newest_and_all_savepoints_are_never_deleted(seed: int) -> None:
+def test_the_newest_points_and_all_savepoints_are_never_deleted(seed: int) -> None:
     rng = random.Random(seed)
     count = rng.randint(1, 4)
     retained = RetainedPoints(count)
@@ -46,7 +46,7 @@ def test_restored_points_count_and_are_deleted_oldest_first() -> None:
     assert retained.on_completed(point(4)) == [point(1), point(2)]
 
 
-def test_a_claimed_point_is_the_oldest_whatever_its_id_and_goes_first() -> None:
+def test_a_claimed_point_counts_as_the_oldest_and_is_deleted_first() -> None:
     claimed = RetainedPoint(CheckpointId(99), "/other/99", is_claimed=True)
     retained = RetainedPoints(2, (point(1), claimed))
 
@@ -55,7 +55,7 @@ def test_a_claimed_point_is_the_oldest_whatever_its_id_and_goes_first() -> None:
     assert retained.newest_first() == [point(2), point(1)]
 
 
-def test_a_damaged_point_is_offered_behind_the_whole_ones_and_takes_nobodys_place() -> None:
+def test_a_damaged_point_is_offered_last_and_does_not_count_as_retained() -> None:
     retained = RetainedPoints(2, (point(1), point(2)))
 
     retained.on_damaged(point(2), "torn")
@@ -67,7 +67,7 @@ def test_a_damaged_point_is_offered_behind_the_whole_ones_and_takes_nobodys_plac
     assert retained.on_completed(point(3)) == []
 
 
-def test_a_damaged_point_goes_when_it_would_have_gone_anyway_and_not_before() -> None:
+def test_a_damaged_point_is_deleted_at_its_usual_turn_and_not_before() -> None:
     retained = RetainedPoints(2, (point(1), point(2), point(3)))
     retained.on_damaged(point(2), "torn")
 
@@ -78,7 +78,7 @@ def test_a_damaged_point_goes_when_it_would_have_gone_anyway_and_not_before() ->
     assert superfluous == [[point(1), point(2)], [point(3)]]
 
 
-def test_the_end_of_a_run_that_leaves_nothing_leaves_no_damaged_point_either() -> None:
+def test_a_run_that_retains_nothing_deletes_damaged_points_too() -> None:
     retained = RetainedPoints(2, (point(1), point(2)))
     retained.on_damaged(point(1), "torn")
 
@@ -87,7 +87,7 @@ def test_the_end_of_a_run_that_leaves_nothing_leaves_no_damaged_point_either() -
     assert retained.on_run_ended(JobStatus.CANCELED, nothing) == [point(1), point(2)]
 
 
-def test_as_long_as_all_are_damaged_all_are_offered_and_kept() -> None:
+def test_if_all_points_are_damaged_all_are_offered_and_kept() -> None:
     retained = RetainedPoints(2, (point(1), point(2)))
 
     for number in (1, 2):
@@ -98,7 +98,7 @@ def test_as_long_as_all_are_damaged_all_are_offered_and_kept() -> None:
     assert retained.on_completed(point(3)) == []
 
 
-def test_a_point_that_was_mended_is_offered_as_before() -> None:
+def test_a_repaired_point_is_offered_as_before() -> None:
     retained = RetainedPoints(2, (point(1), point(2)))
     retained.on_damaged(point(2), "torn")
 
@@ -107,7 +107,7 @@ def test_a_point_that_was_mended_is_offered_as_before() -> None:
     assert retained.candidates() == [point(2), point(1)]
 
 
-def test_a_point_known_to_be_damaged_when_it_completes_makes_no_older_one_superfluous() -> None:
+def test_a_point_damaged_at_its_completion_replaces_no_older_one() -> None:
     retained = RetainedPoints(1, (point(1),))
 
     assert retained.on_completed(point(2), "it refers to a damaged file") == []
@@ -122,7 +122,7 @@ def test_a_point_known_to_be_damaged_when_it_completes_makes_no_older_one_superf
         (Retention.NO_EXTERNALIZED_CHECKPOINTS, []),
     ],
 )
-def test_the_end_of_a_run_leaves_what_flinks_table_says_and_every_savepoint(
+def test_the_end_of_a_run_keeps_points_as_in_flink_and_every_savepoint(
     policy: Retention, left_by: list[JobStatus]
 ) -> None:
     for status in (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED):
@@ -138,7 +138,7 @@ def test_the_end_of_a_run_leaves_what_flinks_table_says_and_every_savepoint(
         assert retained.newest_first() == [*left, claimed]
 
 
-def test_keeping_nothing_is_a_bug() -> None:
+def test_retaining_zero_points_is_a_bug() -> None:
     with pytest.raises(InvariantViolated):
         RetainedPoints(0)
 

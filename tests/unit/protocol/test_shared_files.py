@@ -14,14 +14,14 @@ def test_a_file_that_a_newer_checkpoint_refers_to_outlives_the_one_that_wrote_it
     assert files.on_discarded(ONE) == ["a"]
 
 
-def test_what_a_failed_checkpoint_wrote_goes_and_what_it_referred_to_stays() -> None:
+def test_a_failed_checkpoint_loses_its_own_files_but_not_those_it_referred_to() -> None:
     files = SharedFiles({ONE: ["a"]})
     files.on_triggered(TWO)
 
     assert files.on_aborted(TWO, ["a", "b"]) == ["b"]
 
 
-def test_a_file_waits_for_the_checkpoints_that_may_still_refer_to_it() -> None:
+def test_a_file_is_kept_while_a_checkpoint_may_still_refer_to_it() -> None:
     files = SharedFiles({ONE: ["a"]})
     files.on_triggered(TWO)
     files.on_triggered(THREE)
@@ -33,7 +33,7 @@ def test_a_file_waits_for_the_checkpoints_that_may_still_refer_to_it() -> None:
     assert files.on_discarded(THREE) == ["a"]
 
 
-def test_the_failure_of_one_checkpoint_takes_nothing_from_another_under_way() -> None:
+def test_a_failed_checkpoint_deletes_no_file_of_another_under_way() -> None:
     files = SharedFiles({ONE: ["a"]})
     for checkpoint_id in (TWO, THREE, CheckpointId(4)):
         files.on_triggered(checkpoint_id)
@@ -44,7 +44,7 @@ def test_the_failure_of_one_checkpoint_takes_nothing_from_another_under_way() ->
     assert files.on_listed(["a"]) == []
 
 
-def test_a_barrier_confirms_the_newest_checkpoint_that_is_complete() -> None:
+def test_a_barrier_confirms_the_newest_completed_checkpoint() -> None:
     files = SharedFiles({ONE: []})
     files.on_triggered(TWO)
     assert files.confirmed_id == ONE
@@ -54,7 +54,7 @@ def test_a_barrier_confirms_the_newest_checkpoint_that_is_complete() -> None:
     assert files.confirmed_id == TWO
 
 
-def test_a_listing_finds_what_nobody_acknowledged_and_leaves_the_rest_alone() -> None:
+def test_a_listing_finds_orphaned_files_and_leaves_the_rest_alone() -> None:
     files = SharedFiles({ONE: [name(1, "kept")]})
     files.on_triggered(THREE)
     half = f".{name(2, 'half')}.6e8f"
@@ -63,7 +63,7 @@ def test_a_listing_finds_what_nobody_acknowledged_and_leaves_the_rest_alone() ->
     assert files.on_listed(found) == sorted([name(2, "lost"), half])
 
 
-def test_a_point_that_could_not_be_read_keeps_all_that_it_may_refer_to() -> None:
+def test_an_unreadable_point_keeps_every_file_that_it_may_refer_to() -> None:
     old, same, later = name(1, "old"), name(2, "same"), name(3, "later")
     files = SharedFiles({ONE: [old], TWO: None})
     files.on_triggered(THREE)
@@ -78,7 +78,7 @@ def test_a_point_that_could_not_be_read_keeps_all_that_it_may_refer_to() -> None
     assert files.on_listed([old, same, later]) == [old, same, later]
 
 
-def test_nothing_is_built_on_a_checkpoint_that_is_not_known_to_be_complete() -> None:
+def test_no_increment_builds_on_a_checkpoint_not_known_to_be_complete() -> None:
     increments: CompletedIncrements[str] = CompletedIncrements()
     increments.on_written(ONE, "one")
     assert increments.base is None
@@ -89,7 +89,7 @@ def test_nothing_is_built_on_a_checkpoint_that_is_not_known_to_be_complete() -> 
     assert increments.base == "one"
 
 
-def test_a_failed_checkpoint_is_never_built_on() -> None:
+def test_no_increment_builds_on_a_failed_checkpoint() -> None:
     increments = CompletedIncrements("restored")
     increments.on_written(ONE, "one")
     increments.on_aborted(ONE)
@@ -99,7 +99,7 @@ def test_a_failed_checkpoint_is_never_built_on() -> None:
     assert increments.base == "restored"
 
 
-def test_notices_that_come_late_or_twice_do_not_go_back() -> None:
+def test_late_or_repeated_notices_do_not_move_the_base_back() -> None:
     increments: CompletedIncrements[str] = CompletedIncrements()
     increments.on_written(ONE, "one")
     increments.on_written(TWO, "two")
@@ -121,7 +121,7 @@ def test_after_an_empty_state_there_is_nothing_to_build_on() -> None:
     assert increments.base is None
 
 
-def test_nothing_is_built_on_what_was_found_damaged() -> None:
+def test_no_increment_builds_on_damaged_files() -> None:
     increments: CompletedIncrements[str] = CompletedIncrements()
     increments.on_written(ONE, "one")
     increments.on_completed(ONE)

@@ -19,7 +19,7 @@ STEPS = 120
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_no_retained_checkpoint_loses_a_file_and_nothing_unused_stays(seed: int) -> None:
+def test_no_retained_checkpoint_loses_a_file_and_no_unused_file_stays(seed: int) -> None:
     run = Run(random.Random(seed))
 
     for _ in range(STEPS):

@@ -40,7 +40,7 @@ def test_every_record_is_emitted_until_a_try_of_it_is_acked(seed: int) -> None:
     assert spout.take() is None
 
 
-def test_each_try_is_a_tree_of_its_own() -> None:
+def test_each_try_has_its_own_tree() -> None:
     spout = Spout(1, in_flight_max=10)
     spout.on_read(3)
     first = taken(spout)
@@ -52,7 +52,7 @@ def test_each_try_is_a_tree_of_its_own() -> None:
     assert not set(again.trees) & set(first.trees)
 
 
-def test_a_late_ack_of_a_try_that_was_given_up_does_not_settle_the_next_one() -> None:
+def test_a_late_ack_of_a_timed_out_try_does_not_settle_the_next_one() -> None:
     spout = Spout(0, in_flight_max=10)
     batch = spout.on_read(1)
     first = taken(spout)
@@ -78,7 +78,7 @@ def test_a_record_times_out_after_two_to_three_rotations() -> None:
     assert taken(spout).is_replay
 
 
-def test_no_more_is_in_flight_than_allowed() -> None:
+def test_the_spout_keeps_no_more_records_in_flight_than_allowed() -> None:
     spout = Spout(0, in_flight_max=4)
     spout.on_read(6)
 
@@ -91,7 +91,7 @@ def test_no_more_is_in_flight_than_allowed() -> None:
     assert taken(spout).rows.tolist() == [4]
 
 
-def test_what_failed_goes_before_what_is_new() -> None:
+def test_failed_records_are_emitted_before_new_ones() -> None:
     spout = Spout(0, in_flight_max=2)
     spout.on_read(4)
     spout.on_failed(numbers_of(taken(spout).trees)[1:])
@@ -100,7 +100,7 @@ def test_what_failed_goes_before_what_is_new() -> None:
     assert not spout.wants_records
 
 
-def test_a_record_that_keeps_failing_holds_back_where_an_attempt_begins_and_nothing_else() -> None:
+def test_a_record_that_keeps_failing_holds_back_only_the_restart_position() -> None:
     spout = Spout(0, in_flight_max=10)
     poisoned, later = spout.on_read(1), [spout.on_read(1) for _ in range(3)]
     first = taken(spout)
@@ -113,7 +113,7 @@ def test_a_record_that_keeps_failing_holds_back_where_an_attempt_begins_and_noth
     assert spout.oldest_open == poisoned
 
 
-def test_nothing_is_read_while_something_read_waits() -> None:
+def test_the_spout_reads_nothing_while_records_wait_to_be_emitted() -> None:
     spout = Spout(0, in_flight_max=10)
     assert spout.wants_records
     spout.on_read(2)
@@ -121,7 +121,7 @@ def test_nothing_is_read_while_something_read_waits() -> None:
     assert not spout.wants_records
 
 
-def test_what_was_never_emitted_cannot_be_acked() -> None:
+def test_acking_a_record_that_was_never_emitted_is_a_bug() -> None:
     with pytest.raises(InvariantViolated):
         Spout(0, in_flight_max=1).on_acked(np.array([0]))
 

@@ -13,7 +13,7 @@ COUNTED = Reason.CHECKPOINT_ASYNC_EXCEPTION
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_the_run_is_given_up_when_more_in_a_row_have_failed_than_are_tolerated(seed: int) -> None:
+def test_too_many_failures_in_a_row_exceed_the_tolerance(seed: int) -> None:
     rng = random.Random(seed)
     tolerance = FailureTolerance(tolerable := rng.randint(0, 3))
     failed_in_a_row: set[int] = set()
@@ -40,7 +40,7 @@ def test_one_checkpoint_counts_once_however_many_subtasks_failed_it() -> None:
     assert fails(tolerance, 2, COUNTED)
 
 
-def test_a_failure_older_than_the_newest_completed_one_says_nothing() -> None:
+def test_a_failure_older_than_the_newest_completed_checkpoint_does_not_count() -> None:
     tolerance = FailureTolerance(0)
     tolerance.on_completed(CheckpointId(5))
 
@@ -63,7 +63,7 @@ def test_after_giving_up_the_count_starts_over() -> None:
     assert outcomes == [False, True, False, True]
 
 
-def test_flinks_reasons_are_all_there_and_count_as_in_flink() -> None:
+def test_all_of_flinks_failure_reasons_exist_and_count_as_in_flink() -> None:
     counted = {reason.name for reason in Reason if reason.counts_against_tolerance}
 
     assert len(set(Reason) - {Reason.DAMAGED_FILE}) == 24

@@ -24,7 +24,7 @@ INTERVAL_MS, PAUSE_MS = 100.0, 30.0
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_requests_keep_their_order_and_periodic_ones_their_distance(seed: int) -> None:
+def test_requests_keep_their_order_and_periodic_checkpoints_their_pause(seed: int) -> None:
     rng = random.Random(seed)
     host = Host(rng, max_queued=rng.choice([2, 1000]))
 
@@ -35,7 +35,7 @@ def test_requests_keep_their_order_and_periodic_ones_their_distance(seed: int) -
     assert sorted(host.served) == sorted(host.accepted)
 
 
-def test_a_savepoint_goes_before_a_checkpoint_that_was_asked_for_earlier() -> None:
+def test_a_savepoint_goes_before_a_checkpoint_requested_earlier() -> None:
     decider = running_decider()
     decider.on_request(asked("first"))
     decider.on_request(savepoint("second"))
@@ -43,7 +43,7 @@ def test_a_savepoint_goes_before_a_checkpoint_that_was_asked_for_earlier() -> No
     assert decider.next(0) == Start(savepoint("second"))
 
 
-def test_equals_are_served_in_order_of_arrival() -> None:
+def test_requests_of_one_kind_are_served_in_order_of_arrival() -> None:
     decider = running_decider()
     for name in ("one", "two"):
         decider.on_request(savepoint(name))
@@ -51,7 +51,7 @@ def test_equals_are_served_in_order_of_arrival() -> None:
     assert [start_next(decider, 0), start_next(decider, 0)] == [savepoint("one"), savepoint("two")]
 
 
-def test_what_a_person_asked_for_waits_for_no_pause() -> None:
+def test_a_requested_checkpoint_waits_for_no_pause() -> None:
     decider = running_decider()
     finish_one(decider, now_ms=100)
     decider.on_request(asked("now"))
@@ -59,7 +59,7 @@ def test_what_a_person_asked_for_waits_for_no_pause() -> None:
     assert decider.next(101) == Start(asked("now"))
 
 
-def test_a_periodic_one_waits_for_the_pause_after_any_checkpoint() -> None:
+def test_a_periodic_checkpoint_waits_for_the_pause_after_any_checkpoint() -> None:
     decider = running_decider()
     decider.on_request(savepoint("long"))
     start_next(decider, 0)
@@ -81,7 +81,7 @@ def test_nothing_but_a_forced_savepoint_starts_while_all_places_are_taken() -> N
     assert decider.next(10_000) == Start(savepoint("urgent"))
 
 
-def test_a_savepoint_that_is_not_forced_waits_for_a_place() -> None:
+def test_an_unforced_savepoint_waits_for_a_free_place() -> None:
     decider = running_decider(forces_savepoints=False)
     start_next(decider, 100)
     decider.on_request(savepoint("patient"))
@@ -91,7 +91,7 @@ def test_a_savepoint_that_is_not_forced_waits_for_a_place() -> None:
     assert decider.next(10_000) == Start(savepoint("patient"))
 
 
-def test_as_many_start_as_there_are_places() -> None:
+def test_as_many_checkpoints_start_as_there_are_places() -> None:
     decider = running_decider(min_pause_ms=0, max_concurrent=3)
 
     for now_ms in (100, 200, 300):
@@ -103,7 +103,7 @@ def test_as_many_start_as_there_are_places() -> None:
     assert decider.next(410) == Start(PERIODIC)
 
 
-def test_nothing_not_even_a_savepoint_starts_while_the_run_is_being_stopped() -> None:
+def test_not_even_a_savepoint_starts_while_the_run_is_being_stopped() -> None:
     decider = running_decider(min_pause_ms=0, max_concurrent=3)
     stop = TriggerRequest(CheckpointKind.SAVEPOINT, RequestId("stop"), stops_run=True)
     decider.on_request(stop)
@@ -117,7 +117,7 @@ def test_nothing_not_even_a_savepoint_starts_while_the_run_is_being_stopped() ->
     assert decider.next(1_000) == Start(savepoint("too late"))
 
 
-def test_the_first_periodic_one_comes_at_the_given_phase() -> None:
+def test_the_first_periodic_checkpoint_starts_after_the_given_delay() -> None:
     decider = TriggerDecider(rules=TriggerRules(INTERVAL_MS))
     decider.on_running(1_000, first_delay_ms=40)
 
@@ -127,7 +127,7 @@ def test_the_first_periodic_one_comes_at_the_given_phase() -> None:
     assert decider.next(1_041) == WaitUntil(1_140)
 
 
-def test_without_an_interval_only_what_is_asked_for_and_the_final_one_run() -> None:
+def test_without_an_interval_only_requested_and_final_checkpoints_start() -> None:
     decider = running_decider(interval_ms=None)
     idle = decider.next(1_000_000)
     decider.on_request(asked("once"))
@@ -139,7 +139,7 @@ def test_without_an_interval_only_what_is_asked_for_and_the_final_one_run() -> N
     assert decider.next(1_000_001) == Start(FINAL)
 
 
-def test_a_reservation_that_is_wanted_brings_the_periodic_one_forward_but_not_its_pause() -> None:
+def test_a_wanted_reservation_advances_the_checkpoint_but_keeps_the_pause() -> None:
     decider = running_decider(interval_ms=1_000.0, min_pause_ms=200.0)
     finish_one(decider, now_ms=1_000)
 
@@ -150,7 +150,7 @@ def test_a_reservation_that_is_wanted_brings_the_periodic_one_forward_but_not_it
     assert (waiting, started) == (WaitUntil(1_200), Start(PERIODIC))
 
 
-def test_a_reservation_that_is_wanted_soon_after_a_failed_checkpoint_waits_a_moment() -> None:
+def test_a_reservation_wanted_soon_after_a_failed_checkpoint_waits_a_moment() -> None:
     decider = running_decider(interval_ms=60_000.0, min_pause_ms=0.0)
     decider.on_aborted(start_next(decider, 60_000), 60_100)
 
@@ -163,7 +163,7 @@ def test_a_reservation_that_is_wanted_soon_after_a_failed_checkpoint_waits_a_mom
     assert decider.next(61_200) == Start(PERIODIC)
 
 
-def test_a_reservation_that_is_wanted_before_all_subtasks_run_comes_when_they_do() -> None:
+def test_a_reservation_wanted_early_starts_a_checkpoint_once_all_subtasks_run() -> None:
     decider = TriggerDecider(rules=TriggerRules(60_000.0))
     decider.on_reservation_wanted(10)
     before = decider.next(10)
@@ -177,7 +177,7 @@ def test_a_reservation_that_is_wanted_before_all_subtasks_run_comes_when_they_do
     assert decider.next(30) == WaitUntil(30_030), "it was of the attempt before"
 
 
-def test_without_periodic_checkpoints_a_wish_starts_none() -> None:
+def test_without_periodic_checkpoints_a_wanted_reservation_starts_none() -> None:
     decider = running_decider(interval_ms=None)
 
     decider.on_reservation_wanted(50)
@@ -185,7 +185,7 @@ def test_without_periodic_checkpoints_a_wish_starts_none() -> None:
     assert decider.next(1_000_000) == WaitUntil(None)
 
 
-def test_another_interval_begins_a_beat_of_its_own_and_another_pause_holds_at_once() -> None:
+def test_a_new_interval_restarts_the_schedule_and_a_new_pause_applies_at_once() -> None:
     decider = running_decider()
     finish_one(decider, now_ms=100)
 
@@ -199,7 +199,7 @@ def test_another_interval_begins_a_beat_of_its_own_and_another_pause_holds_at_on
     assert decider.next(10_000) == WaitUntil(None)
 
 
-def test_when_finished_sources_are_not_allowed_nothing_starts_until_all_have_finished() -> None:
+def test_disallowed_finished_sources_block_checkpoints_until_all_finished() -> None:
     decider = running_decider(allows_finished_sources=False)
     reason = CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
     decider.on_source_finished()
@@ -216,14 +216,14 @@ def test_when_finished_sources_are_not_allowed_nothing_starts_until_all_have_fin
 
 
 @pytest.mark.parametrize("rules", [TriggerRules(1.0, 1.0, 2), TriggerRules(1.0, 0.0, 0)])
-def test_a_pause_with_concurrency_and_a_concurrency_of_none_are_bugs(rules: TriggerRules) -> None:
+def test_a_pause_with_concurrency_or_a_concurrency_of_zero_is_a_bug(rules: TriggerRules) -> None:
     with pytest.raises(InvariantViolated):
         TriggerDecider(rules=rules)
     with pytest.raises(InvariantViolated):
         running_decider().on_rules(rules, 0)
 
 
-def test_the_beat_is_kept_after_a_late_start() -> None:
+def test_a_late_start_does_not_shift_the_following_checkpoints() -> None:
     decider = running_decider()
     start_next(decider, 105)
     decider.on_completed(PERIODIC, 110)
@@ -231,7 +231,7 @@ def test_the_beat_is_kept_after_a_late_start() -> None:
     assert decider.next(110) == WaitUntil(200)
 
 
-def test_missed_beats_are_not_made_up_for() -> None:
+def test_missed_intervals_are_not_made_up_for() -> None:
     decider = running_decider()
     finish_one(decider, now_ms=1000)  # ten beats late
     start_next(decider, 1030)
@@ -240,7 +240,7 @@ def test_missed_beats_are_not_made_up_for() -> None:
     assert decider.next(1031) == WaitUntil(1100)
 
 
-def test_after_the_sources_ended_the_final_one_follows_what_was_asked_for() -> None:
+def test_the_final_checkpoint_follows_pending_requests_after_the_sources_ended() -> None:
     decider = running_decider()
     decider.on_request(asked("last wish"))
     decider.on_sources_ended()
@@ -252,7 +252,7 @@ def test_after_the_sources_ended_the_final_one_follows_what_was_asked_for() -> N
     assert decider.next(1) == Start(FINAL)
 
 
-def test_a_final_one_that_failed_is_tried_again() -> None:
+def test_a_failed_final_checkpoint_is_tried_again() -> None:
     decider = running_decider()
     decider.on_sources_ended()
     start_next(decider, 0)
@@ -261,7 +261,7 @@ def test_a_final_one_that_failed_is_tried_again() -> None:
     assert decider.next(5) == Start(FINAL)
 
 
-def test_requests_outlive_an_attempt_and_the_end_of_the_sources_does_not() -> None:
+def test_requests_outlive_an_attempt_but_the_end_of_its_sources_does_not() -> None:
     decider = running_decider()
     decider.on_request(savepoint("kept"))
     decider.on_sources_ended()
@@ -284,7 +284,7 @@ def test_an_attempt_that_stopped_during_a_checkpoint_leaves_nothing_under_way() 
     assert decider.next(300) == Start(PERIODIC)
 
 
-def test_a_full_queue_refuses_and_stays_as_it_was() -> None:
+def test_a_full_queue_refuses_requests_and_stays_unchanged() -> None:
     decider = running_decider(max_queued=2)
 
     answers = [decider.on_request(asked(name)) for name in "abc"]
@@ -294,7 +294,7 @@ def test_a_full_queue_refuses_and_stays_as_it_was() -> None:
     assert isinstance(decider.next(0), WaitUntil)
 
 
-def test_starting_two_at_once_or_none_while_stopped_is_a_bug() -> None:
+def test_starting_a_second_checkpoint_or_one_while_stopped_is_a_bug() -> None:
     decider = running_decider()
     start_next(decider, 100)
 

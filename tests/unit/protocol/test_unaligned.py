@@ -53,7 +53,7 @@ def test_state_and_channel_state_are_exactly_the_records_before_the_barriers(see
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_checkpoints_given_up_at_any_moment_leave_the_others_exact(seed: int) -> None:
+def test_checkpoints_aborted_at_any_moment_leave_the_others_exact(seed: int) -> None:
     rng = random.Random(seed)
     streams = {ChannelId(n): random_stream(rng, n) for n in "abc"[: rng.randint(1, 3)]}
 
@@ -67,7 +67,7 @@ def test_checkpoints_given_up_at_any_moment_leave_the_others_exact(seed: int) ->
         assert cut == Counter(records_before(streams, number)), number
 
 
-def test_the_schedules_reach_both_ways_of_cutting() -> None:
+def test_the_random_schedules_reach_aligned_and_unaligned_snapshots() -> None:
     seen: Counter[str] = Counter()
     for seed in range(60):
         rng = random.Random(seed)
@@ -79,7 +79,7 @@ def test_the_schedules_reach_both_ways_of_cutting() -> None:
         assert seen[way] >= 10, seen
 
 
-def test_without_overtaking_it_aligns() -> None:
+def test_barriers_that_may_not_overtake_are_aligned() -> None:
     machine = UnalignedBarriers([A, B])
 
     assert machine.on_announced(A, CheckpointId(1), overtakes=False) == []
@@ -92,7 +92,7 @@ def test_without_overtaking_it_aligns() -> None:
     assert machine.on_time_is_up(CheckpointId(1)) == [], "it was in time"
 
 
-def test_the_first_overtaking_barrier_cuts_and_the_others_are_awaited() -> None:
+def test_the_first_overtaking_barrier_snapshots_and_the_others_are_awaited() -> None:
     machine = UnalignedBarriers([A, B])
 
     first = machine.on_announced(A, CheckpointId(1), overtakes=True)
@@ -102,7 +102,7 @@ def test_the_first_overtaking_barrier_cuts_and_the_others_are_awaited() -> None:
     assert machine.on_barrier(A, CheckpointId(1)) + machine.on_barrier(B, CheckpointId(1)) == []
 
 
-def test_an_alignment_that_takes_too_long_is_left_and_its_inputs_go_on() -> None:
+def test_an_alignment_that_times_out_turns_unaligned_and_unblocks_its_inputs() -> None:
     machine = UnalignedBarriers([A, B, C])
     machine.on_barrier(A, CheckpointId(1))
     machine.on_announced(B, CheckpointId(1), overtakes=False)
@@ -124,7 +124,7 @@ def test_the_end_of_the_last_awaited_input_completes_the_channel_state() -> None
     assert machine.on_end(B) == [AllArrived(CheckpointId(1))]
 
 
-def test_giving_up_drops_what_was_recorded() -> None:
+def test_aborting_a_checkpoint_drops_its_recording() -> None:
     machine = UnalignedBarriers([A, B])
     machine.on_announced(A, CheckpointId(1), overtakes=True)
 
@@ -133,7 +133,7 @@ def test_giving_up_drops_what_was_recorded() -> None:
     assert machine.recording_id is None
 
 
-def test_giving_up_an_older_one_does_not_disturb_the_recording() -> None:
+def test_aborting_an_older_checkpoint_does_not_disturb_the_recording() -> None:
     machine = UnalignedBarriers([A, B])
     machine.on_announced(A, CheckpointId(2), overtakes=True)
 
@@ -164,7 +164,7 @@ def test_an_overtaking_barrier_ends_an_older_alignment() -> None:
     ]
 
 
-def test_a_cancellation_frees_the_inputs_and_goes_on_downstream() -> None:
+def test_a_cancellation_unblocks_the_inputs_and_is_sent_downstream() -> None:
     machine = UnalignedBarriers([A, B])
     machine.on_barrier(A, CheckpointId(1))
 
@@ -176,7 +176,7 @@ def test_a_cancellation_frees_the_inputs_and_goes_on_downstream() -> None:
     assert machine.on_announced(A, CheckpointId(1), overtakes=True) == []
 
 
-def test_a_cancellation_after_the_cut_ends_the_recording_only() -> None:
+def test_a_cancellation_after_the_snapshot_only_ends_the_recording() -> None:
     machine = UnalignedBarriers([A, B])
     machine.on_announced(A, CheckpointId(1), overtakes=True)
 
@@ -191,7 +191,7 @@ def test_an_impossible_event_is_reported_not_absorbed() -> None:
         machine.on_time_is_up(CheckpointId(1))
 
 
-def test_an_announcement_that_the_end_of_its_channel_has_outrun_says_nothing_new() -> None:
+def test_an_announcement_after_the_end_of_its_channel_has_no_effect() -> None:
     machine = UnalignedBarriers([A, B])
     machine.on_barrier(A, CheckpointId(1))
     machine.on_barrier(B, CheckpointId(1))

@@ -94,7 +94,7 @@ def test_an_input_that_was_idle_counts_again_once_it_has_caught_up() -> None:
     assert merger.on_watermark("a", 140) == [Watermark(130)]  # now b holds it back
 
 
-def test_when_all_are_idle_the_furthest_is_told_and_then_that_nothing_is_to_come() -> None:
+def test_when_all_inputs_are_idle_the_furthest_watermark_precedes_idleness() -> None:
     merger = WatermarkMerger("ab")
     merger.on_watermark("a", 100)
     merger.on_watermark("b", 70)
@@ -105,7 +105,7 @@ def test_when_all_are_idle_the_furthest_is_told_and_then_that_nothing_is_to_come
     assert merger.on_watermark("a", 110) == [Watermark(110)]
 
 
-def test_event_time_moves_before_the_last_input_that_held_it_back_is_told_to_be_idle() -> None:
+def test_event_time_moves_before_the_idle_status_is_sent() -> None:
     merger = WatermarkMerger("ab")
     merger.on_watermark("a", 100)
     merger.on_watermark("b", 70)
@@ -114,7 +114,7 @@ def test_event_time_moves_before_the_last_input_that_held_it_back_is_told_to_be_
     assert merger.on_status("b", is_idle=True) == [Watermark(100), IDLE]
 
 
-def test_active_again_is_told_before_event_time_moves() -> None:
+def test_an_active_status_is_sent_before_event_time_moves() -> None:
     merger = WatermarkMerger("a")
     merger.on_status("a", is_idle=True)
 
@@ -128,7 +128,7 @@ def test_the_end_of_the_slowest_input_lets_event_time_move() -> None:
     assert merger.on_end("b") == [Watermark(100)]
 
 
-def test_the_end_of_the_last_active_input_leaves_the_idle_ones() -> None:
+def test_the_output_is_idle_after_the_last_active_input_ends() -> None:
     merger = WatermarkMerger("ab")
     merger.on_watermark("b", 7)
     merger.on_status("b", is_idle=True)
@@ -138,7 +138,7 @@ def test_the_end_of_the_last_active_input_leaves_the_idle_ones() -> None:
     assert merger.on_end("a") == [IDLE]
 
 
-def test_an_input_that_is_opened_holds_event_time_back() -> None:
+def test_a_newly_opened_input_holds_event_time_back() -> None:
     merger = WatermarkMerger("a")
     merger.on_watermark("a", 5)
     merger.on_open("b")
@@ -147,7 +147,7 @@ def test_an_input_that_is_opened_holds_event_time_back() -> None:
     assert merger.on_watermark("b", 7) == [Watermark(7)]
 
 
-def test_restored_event_time_does_not_go_back_to_what_is_read_again() -> None:
+def test_restored_event_time_does_not_go_back_for_replayed_records() -> None:
     merger = WatermarkMerger("ab", restored_ms=50)
 
     assert merger.on_watermark("a", 60) == []  # b may still have records from before

@@ -21,7 +21,7 @@ def test_a_slot_notices_that_its_machine_slept(monkeypatch: pytest.MonkeyPatch) 
     assert vigil.objection() == f"this process was stopped for {SLEEP_S:.1f} s"
 
 
-def test_no_time_passes_while_the_wall_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_the_wall_clock_does_not_alarm_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     vigil = Vigil(SystemClock(), HEARTBEAT)
     wall_ns = time.time_ns()
 

@@ -23,7 +23,7 @@ CHECKPOINT, FILES = CheckpointId(7), Uid("files")
 LONG = "x" * 2_000
 
 
-def test_a_snapshot_that_is_too_long_declines_its_checkpoint_and_the_link_goes_on(
+def test_an_oversized_snapshot_declines_its_checkpoint_but_keeps_the_link(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(control, "MAX_FRAME_BYTES", 1_500)

@@ -18,7 +18,7 @@ from pipelines.runtime.faults import FaultOnPurpose, Faults, check_permission
 FIRST, SECOND = Attempt(1), Attempt(2)
 
 
-def test_a_plan_names_action_point_slot_attempt_and_time() -> None:
+def test_a_plan_names_action_point_slot_attempt_and_occurrence() -> None:
     plan = parse_faults("kill uploading slot=1 nth=2; fail restoring attempt=3;")
 
     assert plan == (
@@ -31,12 +31,12 @@ def test_a_plan_names_action_point_slot_attempt_and_time() -> None:
 @pytest.mark.parametrize(
     "text", ["kill", "kill nowhere", "hug uploading", "kill uploading slot", "kill uploading x=1"]
 )
-def test_what_is_no_plan_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_plan_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(Rejected, match=r"testing\.faults cannot be .*expected faults such as"):
         parse_settings({"testing.faults": text})
 
 
-def test_a_fault_hits_its_point_in_its_attempt_at_its_time_only() -> None:
+def test_a_fault_strikes_only_at_its_point_attempt_and_occurrence() -> None:
     faults = Faults(parse_faults("fail uploading nth=2 attempt=2"), slot=0)
     for attempt, point in [
         (FIRST, FaultPoint.UPLOADING),
@@ -63,7 +63,7 @@ def test_a_fault_of_one_slot_spares_the_others(slot: int, is_hit: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_is_a_sigkill_of_the_process_itself() -> None:
+def test_a_kill_sends_sigkill_to_its_own_process() -> None:
     program = (
         "from pipelines.runtime.faults import Faults;"
         "from pipelines.domain.faults import FaultPoint, parse_faults;"
@@ -74,7 +74,7 @@ def test_a_kill_is_a_sigkill_of_the_process_itself() -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_that_is_asked_for_waits_for_its_point_in_whichever_attempt() -> None:
+def test_a_requested_kill_waits_for_its_point_in_any_attempt() -> None:
     program = (
         "from pipelines.runtime.faults import Faults;"
         "from pipelines.domain.faults import FaultPoint;"
@@ -89,7 +89,7 @@ def test_a_kill_that_is_asked_for_waits_for_its_point_in_whichever_attempt() -> 
     assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, "still here\n")
 
 
-def test_whoever_is_to_be_slow_is_held_up_at_its_point_for_a_while_and_no_longer(
+def test_a_delay_holds_up_a_process_at_its_point_only_until_it_expires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, slept = [100.0], list[float]()
@@ -109,7 +109,7 @@ def test_whoever_is_to_be_slow_is_held_up_at_its_point_for_a_while_and_no_longer
 
 
 @pytest.mark.parametrize("moment", [*KillMoment, *DriverKillMoment])
-def test_whoever_is_killed_at_a_point_comes_to_a_point_that_there_is(moment: str) -> None:
+def test_every_kill_moment_is_now_or_an_existing_fault_point(moment: str) -> None:
     assert moment == KillMoment.NOW or FaultPoint(str(moment))
 
 
@@ -126,7 +126,7 @@ def test_without_permission_a_plan_is_refused(
         check_permission(parse_faults("kill cutting"))
 
 
-def test_a_kill_whose_time_is_over_does_not_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_that_has_expired_does_not_happen(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[tuple[int, int]] = []
     monkeypatch.setattr(module.os, "kill", lambda *given: killed.append(given))
     faults = Faults()

@@ -79,7 +79,7 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
 
 @pytest.mark.parametrize("command", [CHECKPOINT, STOP, DRAIN])
 @pytest.mark.parametrize("dies", [False, True], ids=["attempt", "driver"])
-def test_it_is_gone_before_output_is_rolled_back(
+def test_a_given_up_point_is_deleted_before_output_is_rolled_back(
     tmp_path: Path, storage: Storage, command: DriverCommand, *, dies: bool
 ) -> None:
     run = with_a_point_given_up(tmp_path, storage, command)
@@ -101,7 +101,7 @@ def test_it_is_gone_before_output_is_rolled_back(
     run.die()
 
 
-def test_a_later_driver_deletes_it_and_goes_back_to_the_point_before(
+def test_a_later_driver_deletes_a_given_up_point_and_restores_the_previous(
     tmp_path: Path, storage: Storage
 ) -> None:
     run = ScriptedRun(tmp_path, SETTINGS)
@@ -120,7 +120,7 @@ def test_a_later_driver_deletes_it_and_goes_back_to_the_point_before(
     successor.die()
 
 
-def test_it_is_deleted_as_soon_as_the_storage_answers_again(
+def test_a_given_up_point_is_deleted_once_the_storage_answers_again(
     tmp_path: Path, storage: Storage
 ) -> None:
     run = with_a_point_given_up(tmp_path, storage, CHECKPOINT)

@@ -18,7 +18,7 @@ from pipelines.runtime.networking import driver_networking
         ),
     ],
 )
-def test_the_driver_is_reached_and_listens_where_it_is_told(
+def test_the_settings_decide_the_host_and_bind_host_of_the_driver(
     settings: dict[str, str], host: str, bind_host: str
 ) -> None:
     networking = driver_networking(parse_settings(settings))
@@ -26,7 +26,7 @@ def test_the_driver_is_reached_and_listens_where_it_is_told(
     assert (networking.host, networking.bind_host) == (host, bind_host)
 
 
-def test_slots_are_told_where_to_listen() -> None:
+def test_slots_get_the_configured_host_and_bind_host() -> None:
     settings = parse_settings({"taskmanager.host": "worker", "taskmanager.bind-host": "0.0.0.0"})
 
     slots = driver_networking(settings).slots

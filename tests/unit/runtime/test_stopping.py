@@ -43,7 +43,7 @@ RETAINED = "execution.checkpointing.num-retained"
 NO_RESTART = {"restart-strategy.type": "none"}
 
 
-def test_a_savepoint_that_fails_lets_the_run_go_on_and_checkpoints_resume(tmp_path: Path) -> None:
+def test_after_a_failed_savepoint_the_run_continues_and_checkpoints_resume(tmp_path: Path) -> None:
     run = ScriptedRun(tmp_path, {**SOON, **TOLERANT})
     run.wait_for_checkpoints(1)
     run.slots.holds_final = True
@@ -71,7 +71,7 @@ def test_a_savepoint_that_fails_lets_the_run_go_on_and_checkpoints_resume(tmp_pa
         (CancelWithSavepoint(**WHO), JobStatus.CANCELED),
     ],
 )
-def test_a_commit_that_fails_is_made_up_for_and_nothing_more_is_read(
+def test_a_failed_commit_is_retried_without_reading_more_records(
     tmp_path: Path, command: StopWithSavepoint | CancelWithSavepoint, ends: JobStatus
 ) -> None:
     run = ScriptedRun(tmp_path, OFF)
@@ -103,7 +103,7 @@ def test_a_run_that_cannot_commit_says_that_its_savepoint_is_consistent(tmp_path
     assert (Path(point.path) / MANIFEST).exists()
 
 
-def test_a_run_that_has_lost_output_of_its_savepoint_promises_nobody_that_it_is_committed(
+def test_a_run_that_lost_savepoint_output_does_not_promise_a_later_commit(
     tmp_path: Path,
 ) -> None:
     run = ScriptedRun(tmp_path, OFF)
@@ -120,7 +120,7 @@ def test_a_run_that_has_lost_output_of_its_savepoint_promises_nobody_that_it_is_
     assert (answer.outcome, answer.message) == (RequestOutcome.FAILED, ended.reason)
 
 
-def test_points_that_count_on_lost_output_are_refused_and_older_ones_are_not(
+def test_points_that_depend_on_lost_output_are_refused_but_older_ones_are_not(
     tmp_path: Path,
 ) -> None:
     run = ScriptedRun(tmp_path, {**SOON, RETAINED: "100"})
@@ -138,7 +138,7 @@ def test_points_that_count_on_lost_output_are_refused_and_older_ones_are_not(
     assert message == "A run that starts from it fails: the target takes no commit"
 
 
-def test_a_savepoint_that_ended_the_run_is_never_passed_over_for_an_older_point(
+def test_a_run_never_skips_its_stopping_savepoint_for_an_older_point(
     tmp_path: Path,
 ) -> None:
     run = ScriptedRun(tmp_path, SOON)
@@ -178,7 +178,7 @@ def test_a_driver_that_takes_over_after_the_savepoint_ends_the_run_with_it(tmp_p
         (CancelWithSavepoint(**WHO), JobStatus.CANCELED),
     ],
 )
-def test_a_savepoint_of_which_its_driver_never_heard_ends_the_run_and_nothing_more_is_read(
+def test_a_savepoint_unknown_to_its_driver_ends_the_run_without_more_reading(
     tmp_path: Path, command: StopWithSavepoint | CancelWithSavepoint, ends: JobStatus
 ) -> None:
     run = ScriptedRun(tmp_path, OFF, faults=hit(FaultPoint.PUBLISHED))
@@ -195,7 +195,7 @@ def test_a_savepoint_of_which_its_driver_never_heard_ends_the_run_and_nothing_mo
     assert (answer.outcome, answer.path) == (RequestOutcome.SUCCEEDED, str(point))
 
 
-def test_a_stop_whose_savepoint_has_no_manifest_is_done_again_by_the_next_driver(
+def test_the_next_driver_repeats_a_stop_whose_savepoint_has_no_manifest(
     tmp_path: Path,
 ) -> None:
     run = ScriptedRun(tmp_path, OFF, faults=hit(FaultPoint.ACKNOWLEDGED))
@@ -211,7 +211,7 @@ def test_a_stop_whose_savepoint_has_no_manifest_is_done_again_by_the_next_driver
     assert (answer.outcome, answer.path) == (RequestOutcome.SUCCEEDED, point.path)
 
 
-def test_a_savepoint_that_was_answered_as_failed_is_no_end_and_no_start_though_it_is_still_there(
+def test_a_failed_savepoint_left_in_storage_neither_ends_nor_starts_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = ScriptedRun(tmp_path, {**OFF, **TOLERANT})
@@ -235,7 +235,7 @@ def test_a_savepoint_that_was_answered_as_failed_is_no_end_and_no_start_though_i
     assert {m.restore_location for m in drained(successor) if isinstance(m, Deploy)} == {None}
 
 
-def test_a_run_that_only_ends_needs_nothing_more_of_its_sources(tmp_path: Path) -> None:
+def test_a_run_that_only_has_to_commit_does_not_need_its_sources(tmp_path: Path) -> None:
     source = ListSource([[(1, 1)]])
     run = ScriptedRun(tmp_path, OFF, source=source)
     at_the_end = SplitPositions((), 1, 1, (SeenSplit(0, "split-0"),))
@@ -248,7 +248,7 @@ def test_a_run_that_only_ends_needs_nothing_more_of_its_sources(tmp_path: Path) 
     assert run.slots.attempts == [1, 2]
 
 
-def test_a_run_whose_final_checkpoint_is_of_no_use_needs_its_sources_again(tmp_path: Path) -> None:
+def test_a_run_with_an_unusable_final_checkpoint_needs_its_sources_again(tmp_path: Path) -> None:
     source = ListSource([[(1, 1)]])
     run = ScriptedRun(tmp_path, {**OFF, RETAINED: "2"}, source=source)
     at_the_end = SplitPositions((), 1, 1, (SeenSplit(0, "split-0"),))
@@ -275,7 +275,7 @@ def test_a_run_whose_final_checkpoint_is_of_no_use_needs_its_sources_again(tmp_p
 
 
 @pytest.mark.parametrize("command", [StopWithSavepoint(**WHO), CancelWithSavepoint(**WHO)])
-def test_a_stop_that_is_cancelled_before_it_has_committed_is_not_answered_as_done(
+def test_a_stop_that_is_cancelled_before_its_commit_is_answered_as_failed(
     tmp_path: Path, command: StopWithSavepoint | CancelWithSavepoint
 ) -> None:
     run = ScriptedRun(tmp_path, OFF)

@@ -80,7 +80,7 @@ def test_the_output_that_the_start_set_aside_is_put_back_and_the_run_ends(tmp_pa
     assert [event.lineage for event in run.of(LedgerBegun)] == [[], OUTPUT], "an audit expects it"
 
 
-def test_a_run_that_has_committed_goes_on_and_its_start_stays(tmp_path: Path) -> None:
+def test_a_run_that_has_committed_refuses_the_undo_and_continues(tmp_path: Path) -> None:
     sink = Target()
     run = started_over(tmp_path, sink)
     run.ask(CHECKPOINT)
@@ -94,7 +94,7 @@ def test_a_run_that_has_committed_goes_on_and_its_start_stays(tmp_path: Path) ->
     run.die()
 
 
-def test_a_checkpoint_whose_manifest_is_being_written_may_be_complete(
+def test_an_undo_is_refused_while_a_manifest_is_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate()
@@ -112,7 +112,7 @@ def test_a_checkpoint_whose_manifest_is_being_written_may_be_complete(
     run.die()
 
 
-def test_a_point_that_a_dead_driver_published_without_a_word_counts_as_committed(
+def test_an_unreported_point_of_a_dead_driver_counts_as_committed(
     tmp_path: Path,
 ) -> None:
     published = Faults([Fault(action=FaultAction.FAIL, point=FaultPoint.PUBLISHED)])
@@ -187,7 +187,7 @@ def test_the_next_driver_undoes_the_start_if_the_first_dies_in_the_middle(tmp_pa
     assert answer.outcome is RequestOutcome.SUCCEEDED
 
 
-def test_a_driver_that_finds_the_output_put_back_starts_nothing_more(tmp_path: Path) -> None:
+def test_a_driver_that_finds_the_output_put_back_starts_no_attempt(tmp_path: Path) -> None:
     """Its predecessor died after it reported this and before it reported the end of the run."""
     first = started_over(tmp_path, Target())
     first.die()
@@ -203,7 +203,7 @@ def test_a_driver_that_finds_the_output_put_back_starts_nothing_more(tmp_path: P
     assert successor.slots.attempts == []
 
 
-def test_a_run_that_only_puts_back_reads_nothing(tmp_path: Path) -> None:
+def test_a_run_that_only_puts_output_back_starts_no_attempt(tmp_path: Path) -> None:
     sink = Target()
     run = started_over(tmp_path, sink, puts_back=True, started_by="ann")
 

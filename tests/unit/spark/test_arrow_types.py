@@ -29,7 +29,7 @@ EXTREMES = [
 
 
 @pytest.mark.parametrize(("column_type", "value"), EXTREMES, ids=lambda each: str(each))
-def test_every_value_is_the_same_in_a_type_that_spark_has(
+def test_conversion_to_a_spark_type_keeps_every_value(
     column_type: pa.DataType, value: object
 ) -> None:
     batch = pa.record_batch({"column": pa.array([value, None], column_type)})

@@ -53,7 +53,7 @@ def test_events_arrive_in_order_with_the_token() -> None:
 
 
 @pytest.mark.parametrize("status", [500, 503, 429, None], ids=str)
-def test_what_a_sick_dashboard_did_not_take_arrives_when_it_is_well(status: int | None) -> None:
+def test_events_that_a_failing_dashboard_missed_arrive_once_it_recovers(status: int | None) -> None:
     with Dashboard(status=status).serving() as dashboard:
         reporter = reporter_to(dashboard)
         put(reporter, 1)
@@ -69,7 +69,7 @@ def test_what_a_sick_dashboard_did_not_take_arrives_when_it_is_well(status: int 
     assert reporter.statistics().dropped == 0
 
 
-def test_a_killed_dashboard_gets_the_newest_events_and_the_count_of_the_others() -> None:
+def test_a_restarted_dashboard_gets_the_newest_events_and_the_dropped_count() -> None:
     with Dashboard().serving() as dashboard:
         pass
     reporter = reporter_to(dashboard)
@@ -86,7 +86,7 @@ def test_a_killed_dashboard_gets_the_newest_events_and_the_count_of_the_others()
     assert dashboard.reports[-1]["dropped"] == {QUERY: 300}
 
 
-def test_large_events_are_bounded_in_bytes() -> None:
+def test_the_queue_of_events_is_bounded_in_bytes() -> None:
     with Dashboard().serving() as dashboard:
         pass
     reporter = reporter_to(dashboard)
@@ -99,7 +99,7 @@ def test_large_events_are_bounded_in_bytes() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 413, 422])
-def test_what_waiting_does_not_heal_is_dropped_and_counted(status: int) -> None:
+def test_events_that_retries_cannot_deliver_are_dropped_and_counted(status: int) -> None:
     with Dashboard(status=status).serving() as dashboard:
         reporter = reporter_to(dashboard)
         put(reporter, 5)
@@ -112,7 +112,7 @@ def test_what_waiting_does_not_heal_is_dropped_and_counted(status: int) -> None:
     assert dashboard.reports[0]["dropped"] == {QUERY: 5}
 
 
-def test_a_redirect_takes_the_token_nowhere() -> None:
+def test_the_reporter_does_not_follow_a_redirect_with_its_token() -> None:
     with Dashboard().serving() as elsewhere, Dashboard(status=302).serving() as dashboard:
         dashboard.port, here = elsewhere.port, dashboard.port
         reporter = Reporter(f"http://127.0.0.1:{here}", "ftd_x", {})
@@ -124,7 +124,7 @@ def test_a_redirect_takes_the_token_nowhere() -> None:
     assert elsewhere.asked == 0
 
 
-def test_the_end_of_the_process_waits_for_the_last_report_but_not_for_a_hanging_one() -> None:
+def test_closing_waits_for_the_last_report_but_not_for_a_hanging_one() -> None:
     with Dashboard().serving() as dashboard:
         reporter = reporter_to(dashboard)
         put(reporter, 3)

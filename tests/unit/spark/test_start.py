@@ -24,7 +24,7 @@ def test_yarn_without_a_configuration_is_refused_by_the_name_of_the_variable() -
         check_configured("yarn")
 
 
-def test_a_directory_without_the_configuration_of_yarn_is_named(
+def test_a_directory_without_yarn_site_xml_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
@@ -44,11 +44,11 @@ def test_either_variable_names_the_configuration(
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]", "spark://host:7077"])
-def test_other_masters_need_no_configuration_of_hadoop(master: str) -> None:
+def test_other_masters_need_no_hadoop_configuration(master: str) -> None:
     assert is_refused(master) is False
 
 
-def test_an_application_that_yarn_does_not_start_ends_the_wait() -> None:
+def test_the_wait_ends_if_yarn_does_not_start_the_application() -> None:
     over = Event()
     try:
         with pytest.raises(Rejected, match=r"within 0.01 s \(slot.request.timeout\)") as refused:
@@ -59,7 +59,7 @@ def test_an_application_that_yarn_does_not_start_ends_the_wait() -> None:
     assert isinstance(refused.value.__cause__, Retryable), "a run in progress is tried again later"
 
 
-def test_a_run_that_is_cancelled_does_not_wait_for_yarn_any_more() -> None:
+def test_a_cancelled_run_stops_waiting_for_yarn() -> None:
     over = Event()
     try:
         with pytest.raises(StartGivenUp):
@@ -69,7 +69,7 @@ def test_a_run_that_is_cancelled_does_not_wait_for_yarn_any_more() -> None:
 
 
 @pytest.mark.parametrize("master", ["yarn", "spark://host:7077"])
-def test_what_spark_says_when_it_does_not_start_is_one_line_of_the_reason(master: str) -> None:
+def test_a_failed_start_gives_the_error_of_spark_in_one_line(master: str) -> None:
     def fail() -> None:
         raise PySparkRuntimeError("Connection refused\n\tat org.apache.spark.SparkContext")
 
@@ -80,7 +80,7 @@ def test_what_spark_says_when_it_does_not_start_is_one_line_of_the_reason(master
     assert isinstance(refused.value.__cause__, Retryable)
 
 
-def test_what_was_started_is_returned() -> None:
+def test_the_result_of_the_start_is_returned() -> None:
     assert started(lambda: 1, "yarn", 60) == started(lambda: 1, "local[2]", 60) == 1
 
 

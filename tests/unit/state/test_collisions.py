@@ -20,7 +20,7 @@ TABLE = TableDescriptor("table", KEY, pa.schema([("count", pa.int64())]), {"coun
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_table_is_a_dictionary_even_if_most_keys_collide(seed: int) -> None:
+def test_a_table_behaves_like_a_dictionary_even_if_most_keys_collide(seed: int) -> None:
     rng = random.Random(seed)
     backend = HashMapBackend(KeyGroupRange(0, 127), 128, hash_keys=by_length)
     table = backend.table(TABLE)
@@ -62,7 +62,7 @@ def test_a_key_survives_the_deletion_of_the_one_whose_hash_it_shares() -> None:
     assert len(table) == 2
 
 
-def test_colliding_keys_of_one_batch_get_rows_of_their_own() -> None:
+def test_colliding_keys_of_one_batch_get_separate_rows() -> None:
     table = HashMapBackend(KeyGroupRange(0, 127), 128, hash_keys=by_length).table(TABLE)
 
     rows = rows_of(table, ["a", "b", "a", "b"])

@@ -28,7 +28,7 @@ VECTORS = [
 
 
 @pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
-def test_a_text_has_the_same_hash_among_few_and_among_many(text: pa.DataType) -> None:
+def test_a_text_has_the_same_hash_in_small_and_large_batches(text: pa.DataType) -> None:
     values = pa.array([None if n % 10 == 0 else f"é{n % 40}" for n in range(100)]).cast(text)
     batch = pa.record_batch({"key": values})
 
@@ -59,7 +59,7 @@ def test_the_hash_of_a_value_never_changes(column: pa.Array, expected: int) -> N
     assert int(key_hashes(pa.record_batch({"key": column}), ("key",))[0]) == expected
 
 
-def test_the_hash_of_several_columns_never_changes_and_knows_their_order() -> None:
+def test_the_hash_of_several_columns_is_stable_and_depends_on_their_order() -> None:
     batch = pa.record_batch({"name": ["a"], "id": [1]})
 
     assert int(key_hashes(batch, ("name", "id"))[0]) == 0x974E8D44D10AF4E0
@@ -116,7 +116,7 @@ def test_key_groups_are_below_the_maximum_and_evenly_filled(max_parallelism: int
         assert counts.min() > 0.6 * 20_000 / max_parallelism
 
 
-def test_only_one_column_of_integers_is_known_by_its_hash_alone() -> None:
+def test_only_a_single_integer_column_is_identified_by_its_hash_alone() -> None:
     number, text = pa.field("id", pa.int64()), pa.field("name", pa.string())
 
     assert is_bijective(pa.schema([number]))

@@ -81,7 +81,7 @@ def test_a_key_of_a_foreign_group_is_a_bug() -> None:
         table.rows_for(users(*range(100)))
 
 
-def test_texts_of_deleted_keys_are_given_back() -> None:
+def test_deleted_keys_free_the_memory_of_their_texts() -> None:
     backend = HashMapBackend(ALL, 128)
     table = backend.table(NAMES)
     kept = table.rows_for(names("kept", None))
@@ -102,7 +102,7 @@ def test_texts_of_deleted_keys_are_given_back() -> None:
     assert rows_at_cut == expected
 
 
-def test_texts_that_were_overwritten_are_given_back() -> None:
+def test_overwritten_texts_free_their_memory() -> None:
     backend = HashMapBackend(ALL, 128)
     table = backend.table(
         TableDescriptor("t", USERS.key, pa.schema([("s", pa.string())]), {"s": None}, ("user",))
@@ -150,7 +150,7 @@ def test_no_write_moves_more_than_one_chunk_of_texts(monkeypatch: pytest.MonkeyP
     assert backend.statistics().state_bytes < 3 * 24 * len(texts) + 4 * 10_000
 
 
-def test_a_cut_looks_at_no_row() -> None:
+def test_a_cut_gives_batches_of_one_segment() -> None:
     backend = filled(3 * SEGMENT_ROWS)
 
     [frozen] = backend.cut()
@@ -159,7 +159,7 @@ def test_a_cut_looks_at_no_row() -> None:
     assert next(frozen.batches).num_rows == SEGMENT_ROWS
 
 
-def test_a_segment_is_saved_once_and_for_all_cuts() -> None:
+def test_a_segment_is_copied_only_once_for_all_cuts() -> None:
     column = Column(np.int64, 0, threading.Lock())
     column.reserve(3 * SEGMENT_ROWS)
     cuts = [column.freeze(2 * SEGMENT_ROWS) for _ in range(2)]
@@ -172,7 +172,7 @@ def test_a_segment_is_saved_once_and_for_all_cuts() -> None:
     assert column.read(np.array([0, 1, 2])).tolist() == [0, 5, 6]
 
 
-def test_a_cut_that_nobody_wants_any_more_costs_no_copy() -> None:
+def test_an_abandoned_cut_causes_no_copy() -> None:
     column = Column(np.int64, 0, threading.Lock())
     column.reserve(SEGMENT_ROWS)
     kept, dropped = column.freeze(SEGMENT_ROWS), column.freeze(SEGMENT_ROWS)
@@ -301,7 +301,7 @@ def test_large_values_leave_a_table_in_batches_that_an_array_can_hold(
     assert all(batch.column("text").nbytes < 10_000 + 2_000 + 4_000 for batch in batches)
 
 
-def test_times_are_read_and_written_as_the_integers_behind_them() -> None:
+def test_timestamps_are_read_and_written_as_integers() -> None:
     last = pa.schema([("last", pa.timestamp("ms", "UTC"))])
     table = HashMapBackend(ALL, 128).table(
         TableDescriptor("seen", USERS.key, last, {"last": -1}, ("user",))

@@ -31,7 +31,7 @@ def move_slowly(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("slowly", [True, False])
 @pytest.mark.parametrize("which", HASHES)
 @pytest.mark.parametrize("seed", range(8))
-def test_it_equals_a_dictionary_over_random_operations(
+def test_the_index_equals_a_dictionary_over_random_operations(
     monkeypatch: pytest.MonkeyPatch, seed: int, which: str, slowly: bool
 ) -> None:
     if slowly:
@@ -60,7 +60,7 @@ def test_it_equals_a_dictionary_over_random_operations(
     assert index.find(every).tolist() == [model[key] for key in every.tolist()]
 
 
-def test_a_table_that_has_become_full_is_left_a_few_keys_at_a_time(
+def test_keys_leave_a_full_table_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Hashes inserted meanwhile are found."""
@@ -85,7 +85,9 @@ def test_a_table_that_has_become_full_is_left_a_few_keys_at_a_time(
     assert (index.find(hashes) == rows).all()
 
 
-def test_room_for_many_more_is_made_while_keys_are_moving(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_can_reserve_more_room_while_keys_are_moving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     move_slowly(monkeypatch)
     hashes = np.random.default_rng(1).integers(0, 2**64, 20_000, np.uint64)
     rows = np.arange(len(hashes))
@@ -102,7 +104,7 @@ def test_room_for_many_more_is_made_while_keys_are_moving(monkeypatch: pytest.Mo
     assert (index.find(hashes) == rows).all()
 
 
-def test_what_comes_and_goes_while_keys_are_moving_does_not_hurry_them(
+def test_inserts_and_deletes_during_a_move_do_not_hurry_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     move_slowly(monkeypatch)
@@ -141,12 +143,12 @@ def test_a_replaced_hash_has_its_new_row() -> None:
     assert index.find(np.array([1, 2], np.uint64)).tolist() == [10, 21]
 
 
-def test_deleting_what_is_absent_is_a_bug() -> None:
+def test_deleting_an_absent_hash_is_a_bug() -> None:
     with pytest.raises(InvariantViolated, match="present"):
         KeyIndex().delete(np.array([1], np.uint64))
 
 
-def test_coming_and_going_does_not_let_it_grow() -> None:
+def test_inserting_and_deleting_does_not_grow_the_index() -> None:
     index = KeyIndex()
 
     for first in range(0, 40_000, 400):

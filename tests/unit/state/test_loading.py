@@ -29,7 +29,7 @@ KEYS = {
 @pytest.mark.parametrize("is_incremental", [False, True])
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_comes_in_whatever_order_the_last_row_of_each_key_is_kept(
+def test_restoring_keeps_the_last_row_of_each_key_in_any_input_order(
     kind: str, seed: int, *, is_incremental: bool
 ) -> None:
     rng = random.Random(seed)
@@ -58,7 +58,7 @@ def test_whatever_comes_in_whatever_order_the_last_row_of_each_key_is_kept(
     assert kept == right
 
 
-def test_a_database_that_goes_on_with_linked_files_leaves_its_point_as_it_was(
+def test_a_database_that_continues_on_linked_files_does_not_alter_its_point(
     tmp_path: Path,
 ) -> None:
     store = FileSystemCheckpointStore([str(tmp_path)])

@@ -29,7 +29,7 @@ def test_a_list_keeps_what_was_added_in_order_until_it_is_replaced() -> None:
     assert (len(state), state.get().type) == (0, BUFFER.type)
 
 
-def test_a_cut_stays_as_it_was() -> None:
+def test_later_writes_do_not_change_a_cut() -> None:
     states = OperatorStates()
     buffer, rules = states.list_of(BUFFER, SPLIT), states.broadcast(RULES)
     states.allow_broadcast_writes(True)
@@ -50,7 +50,7 @@ def test_a_cut_stays_as_it_was() -> None:
     assert rows_in(cut[1]) == [{"key": "a", "value": 1.5}]
 
 
-def test_a_restored_state_goes_on_where_the_cut_was() -> None:
+def test_a_restored_state_continues_from_its_cut() -> None:
     states = OperatorStates()
     states.list_of(BUFFER, SPLIT).add(elements(1, 2))
     rules = states.broadcast(RULES)
@@ -66,7 +66,7 @@ def test_a_restored_state_goes_on_where_the_cut_was() -> None:
     assert dict(own.items()) == {"a": 3.0, None: 2.0}
 
 
-def test_a_map_is_looked_up_for_whole_batches() -> None:
+def test_a_map_looks_up_the_keys_of_whole_batches() -> None:
     states = OperatorStates()
     rules = states.broadcast(RULES)
     states.allow_broadcast_writes(True)
@@ -99,7 +99,7 @@ def test_a_map_may_be_written_only_where_all_subtasks_do_the_same() -> None:
             write()
 
 
-def test_an_entry_that_does_not_fit_is_named_at_the_cut() -> None:
+def test_an_entry_of_the_wrong_type_is_refused_by_name_at_the_cut() -> None:
     states = OperatorStates()
     rules = states.broadcast(RULES)
     states.allow_broadcast_writes(True)
@@ -114,7 +114,7 @@ def test_elements_of_another_type_are_refused() -> None:
         OperatorStates().list_of(BUFFER, SPLIT).add(pa.array([1]))
 
 
-def test_names_are_taken_once_and_nothing_expires() -> None:
+def test_a_name_declared_twice_and_a_time_to_live_are_refused() -> None:
     states = OperatorStates()
     states.list_of(BUFFER, SPLIT)
     aged = ListStateDescriptor("aged", pa.int64(), ttl=StateTtlConfig(1))
@@ -125,7 +125,7 @@ def test_names_are_taken_once_and_nothing_expires() -> None:
         states.list_of(aged, SPLIT)
 
 
-def test_a_key_that_cannot_be_one_is_refused() -> None:
+def test_a_type_that_cannot_be_a_key_is_refused() -> None:
     with pytest.raises(Rejected, match="the key column 'key' has type double"):
         OperatorStates().broadcast(MapStateDescriptor("rules", pa.float64(), pa.int8()))
 

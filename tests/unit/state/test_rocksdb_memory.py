@@ -28,7 +28,7 @@ def ample() -> Iterator[RocksDbBackends]:
         yield backends
 
 
-def test_a_snapshot_of_rows_in_memory_leaves_the_database_alone(ample: RocksDbBackends) -> None:
+def test_a_snapshot_of_rows_in_memory_writes_no_database_files(ample: RocksDbBackends) -> None:
     backend = backend_of(ample)
     add(backend.table(COUNTS), USERS, 1)
 
@@ -38,7 +38,7 @@ def test_a_snapshot_of_rows_in_memory_leaves_the_database_alone(ample: RocksDbBa
     assert not list(ample.slot.directory.path.glob("*/*.sst"))
 
 
-def test_a_snapshot_is_as_of_its_cut_whatever_follows_before_it_is_read(
+def test_a_snapshot_shows_the_state_of_its_cut_despite_later_writes(
     ample: RocksDbBackends,
 ) -> None:
     backend = backend_of(ample)
@@ -56,7 +56,7 @@ def test_a_snapshot_is_as_of_its_cut_whatever_follows_before_it_is_read(
     assert snapshot(backend) == {u: 2 if 50 <= u < 100 else 1 for u in range(10, 150)}
 
 
-def test_rows_that_have_left_the_memory_are_in_the_snapshot() -> None:
+def test_rows_evicted_from_memory_are_in_the_snapshot() -> None:
     with rocksdb_backends(TINY_BYTES) as tiny:
         backend = backend_of(tiny)
         add(backend.table(COUNTS), USERS, 1)
@@ -65,7 +65,7 @@ def test_rows_that_have_left_the_memory_are_in_the_snapshot() -> None:
         assert snapshot(backend) == dict.fromkeys(range(100), 1)
 
 
-def test_what_left_the_memory_is_found_and_what_never_was_there_is_not_looked_up_on_disk(
+def test_evicted_rows_are_found_and_new_keys_are_rarely_looked_up_on_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[int] = []
@@ -95,7 +95,7 @@ def test_what_left_the_memory_is_found_and_what_never_was_there_is_not_looked_up
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_filter_names_each_key_that_was_added_and_few_others(seed: int) -> None:
+def test_a_filter_finds_every_added_key_and_few_others(seed: int) -> None:
     draws = np.random.default_rng(seed)
     found = KeyFilter(1 << 20)
     added = draws.integers(0, 1 << 64, 40_000, np.uint64)
@@ -107,7 +107,7 @@ def test_a_filter_names_each_key_that_was_added_and_few_others(seed: int) -> Non
     assert found.may_hold(draws.integers(0, 1 << 64, 40_000, np.uint64)).mean() < 0.1
 
 
-def test_a_filter_with_more_keys_than_it_has_room_for_names_every_key() -> None:
+def test_an_overfull_filter_reports_every_key_as_possible() -> None:
     found = KeyFilter(100_000)
     hashes = np.random.default_rng(1).integers(0, 1 << 64, 100_000, np.uint64)
 
@@ -118,7 +118,7 @@ def test_a_filter_with_more_keys_than_it_has_room_for_names_every_key() -> None:
     assert not found.may_hold(hashes).any()
 
 
-def test_deleted_rows_of_which_the_database_knows_are_in_no_snapshot() -> None:
+def test_deleted_rows_that_the_database_stores_are_in_no_snapshot() -> None:
     with rocksdb_backends(is_incremental=True) as backends:
         backend = backend_of(backends)
         table = backend.table(COUNTS)

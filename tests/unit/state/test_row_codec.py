@@ -25,7 +25,7 @@ MIXED = pa.schema(
 @pytest.mark.parametrize("schema", [FIXED, MIXED], ids=["fixed", "mixed"])
 @pytest.mark.parametrize("with_group", [True, False])
 @pytest.mark.parametrize("seed", range(10))
-def test_rows_come_back_as_they_were(schema: pa.Schema, with_group: bool, seed: int) -> None:
+def test_decoding_returns_the_encoded_rows(schema: pa.Schema, with_group: bool, seed: int) -> None:
     rng = random.Random(seed)
     count = rng.choice([0, 1, 50])
     batch = pa.RecordBatch.from_arrays(
@@ -43,7 +43,7 @@ def test_rows_come_back_as_they_were(schema: pa.Schema, with_group: bool, seed: 
     assert found is None or found.tolist() == groups.tolist()
 
 
-def test_awkward_keys_have_bytes_of_their_own() -> None:
+def test_awkward_keys_have_distinct_encodings() -> None:
     schema = pa.schema([("a", pa.string()), ("b", pa.string()), ("n", pa.int64())])
     rows = [
         ("", "ab", 0), ("a", "b", 0), ("ab", "", 0), (None, "ab", 0), ("", None, 0),
@@ -60,7 +60,7 @@ def test_awkward_keys_have_bytes_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("schema", [FIXED, MIXED], ids=["fixed", "mixed"])
-def test_the_order_is_that_of_the_bytes_with_the_key_group_first(schema: pa.Schema) -> None:
+def test_rows_are_sorted_by_their_bytes_with_the_key_group_first(schema: pa.Schema) -> None:
     rng = random.Random(5)
     columns = [pa.array([value(rng, f.type) for _ in range(300)], f.type) for f in schema]
     groups = np.array([rng.randrange(512) for _ in range(300)], np.uint16)
@@ -98,7 +98,7 @@ def value(rng: random.Random, column_type: pa.DataType) -> object:
 DOCUMENTS = pa.schema([("id", pa.int64()), ("text", pa.binary()), ("note", pa.string())])
 
 
-def test_large_rows_are_read_in_batches_of_some_bytes_and_in_little_more_memory() -> None:
+def test_large_rows_are_read_in_small_batches_with_bounded_memory() -> None:
     """Decoding a thousand rows of 64 KiB at once would take gigabytes.
 
     The heartbeats of the slot would also wait for the lock for seconds.

@@ -25,7 +25,7 @@ ROWS = [
 SCHEMA = pa.RecordBatch.from_pylist(ROWS).schema
 
 
-def test_neither_order_nor_cuts_matter() -> None:
+def test_the_digest_does_not_depend_on_row_order_or_batch_borders() -> None:
     whole = digest(ROWS)
 
     assert digest(ROWS[::-1]) == whole
@@ -33,7 +33,7 @@ def test_neither_order_nor_cuts_matter() -> None:
 
 
 @pytest.mark.parametrize("column", SCHEMA.names)
-def test_every_value_counts_and_a_null_is_no_value(column: str) -> None:
+def test_every_value_and_every_null_changes_the_digest(column: str) -> None:
     other = ROWS[0] | {column: ROWS[1][column]}
     nothing = ROWS[0] | {column: None}
 
@@ -41,17 +41,17 @@ def test_every_value_counts_and_a_null_is_no_value(column: str) -> None:
 
 
 @pytest.mark.parametrize(("column", "empty"), [("text", ""), ("raw", b""), ("number", 0)])
-def test_an_empty_value_is_no_null(column: str, empty: object) -> None:
+def test_an_empty_value_and_a_null_have_different_digests(column: str, empty: object) -> None:
     assert digest([ROWS[0] | {column: empty}]) != digest([ROWS[0] | {column: None}])
 
 
-def test_a_row_that_is_there_twice_or_not_at_all_is_noticed() -> None:
+def test_a_doubled_or_missing_row_changes_the_digest() -> None:
     assert digest([*ROWS, ROWS[3]]) != digest(ROWS)
     assert digest([*ROWS, ROWS[3], ROWS[3]]) != digest(ROWS)  # XOR would miss it
     assert digest(ROWS[1:]) != digest(ROWS)
 
 
-def test_values_that_changed_places_between_rows_or_columns_are_noticed() -> None:
+def test_values_swapped_between_rows_or_columns_change_the_digest() -> None:
     assert digest([{"a": 1, "b": 2}]) != digest([{"a": 2, "b": 1}])
     assert digest([{"a": 1, "b": 2}, {"a": 3, "b": 4}]) != digest(
         [{"a": 1, "b": 4}, {"a": 3, "b": 2}]
@@ -72,7 +72,7 @@ def test_values_that_changed_places_between_rows_or_columns_are_noticed() -> Non
     ],
 )
 @pytest.mark.parametrize("has_null", [False, True])
-def test_how_values_are_represented_does_not_matter(
+def test_the_digest_does_not_depend_on_how_values_are_represented(
     column: str, other: pa.DataType, has_null: bool
 ) -> None:
     rows = ROWS + [ROWS[0] | {column: None}] * has_null
@@ -85,14 +85,14 @@ def test_how_values_are_represented_does_not_matter(
     assert digest_of(cast) == digest_of(batch)
 
 
-def test_a_part_of_a_longer_batch_is_only_that_part() -> None:
+def test_the_digest_of_a_slice_covers_only_its_rows() -> None:
     batch = pa.RecordBatch.from_pylist(ROWS, schema=SCHEMA)
 
     assert digest_of(batch.slice(10, 5)) == digest(ROWS[10:15])
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_rows_are_digested_as_they_come(size: int) -> None:
+def test_digests_of_batches_add_up_to_the_digest_of_all_rows(size: int) -> None:
     batch = pa.RecordBatch.from_pylist(ROWS * 200, schema=SCHEMA)
     digest = RowDigest()
 
@@ -113,7 +113,7 @@ def test_a_schema_may_change_between_batches() -> None:
     assert digest.take() == (2, (digest_of(first) + digest_of(second)) % MODULUS)
 
 
-def test_it_never_changes() -> None:
+def test_the_digest_of_known_rows_never_changes() -> None:
     """Later releases audit the ledgers of earlier ones."""
     assert digest(ROWS) == 0x6FBC4EABA445A19F
     assert digest([]) == 0

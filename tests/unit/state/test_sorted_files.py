@@ -15,7 +15,7 @@ GROWN = 160
 WAITING = "waiting on stall conditions"
 
 
-def test_a_snapshot_does_not_wait_until_rocksdb_has_merged(
+def test_a_snapshot_does_not_wait_for_a_compaction_of_rocksdb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Waiting would block every thread of the slot, which would then end as if it were stopped."""
@@ -39,7 +39,7 @@ def test_a_snapshot_does_not_wait_until_rocksdb_has_merged(
 
 
 @pytest.mark.parametrize("at_once", [GROWN, 10])
-def test_a_list_that_grows_does_not_leave_a_file_for_every_increment(
+def test_a_growing_list_does_not_leave_a_file_for_every_increment(
     tmp_path: Path, at_once: int
 ) -> None:
     """RocksDB puts keys that follow all others into its last level, and merges nothing there.

@@ -18,7 +18,7 @@ FILES = {"CURRENT": b"MANIFEST-000001\n", "schema.arrow": b"schema"}
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EACCES])
-def test_a_local_disk_that_fails_is_no_damage(
+def test_a_failing_local_disk_does_not_count_as_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     fetch_database(database(), tmp_path / "db")
@@ -45,7 +45,7 @@ def test_a_local_disk_that_fails_is_no_damage(
         ("Corruption: checksum mismatch", CorruptSnapshot),
     ],
 )
-def test_what_the_library_says_of_the_disk_is_told_from_what_it_says_of_the_files(
+def test_library_errors_of_the_disk_are_distinguished_from_file_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, kind: type[Exception]
 ) -> None:
     def fail(*_: Any, **__: Any) -> Any:  # the library raises no more specific type
@@ -58,7 +58,7 @@ def test_what_the_library_says_of_the_disk_is_told_from_what_it_says_of_the_file
     assert type(raised.value) is kind
 
 
-def test_a_database_without_the_name_of_its_manifest_is_damaged(tmp_path: Path) -> None:
+def test_a_database_without_its_current_file_is_damaged(tmp_path: Path) -> None:
     with pytest.raises(CorruptSnapshot, match="belongs to no database"):
         fetch_database(database(without="CURRENT"), tmp_path / "db")
 

@@ -22,7 +22,7 @@ time.sleep(60)
 """
 
 
-def test_it_is_removed_when_it_is_closed(tmp_path: Path) -> None:
+def test_closing_a_working_directory_removes_it(tmp_path: Path) -> None:
     directory = WorkingDirectory(tmp_path, "run-a1")
     directory.fresh("db").mkdir()
 
@@ -31,14 +31,14 @@ def test_it_is_removed_when_it_is_closed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_paths_inside_are_never_given_twice(tmp_path: Path) -> None:
+def test_a_working_directory_never_gives_a_path_twice(tmp_path: Path) -> None:
     directory = WorkingDirectory(tmp_path, "run-a1")
 
     assert directory.fresh("db") != directory.fresh("db")
     directory.close()
 
 
-def test_a_killed_owner_is_cleaned_up_after_by_the_next_and_a_living_one_is_left_alone(
+def test_the_next_owner_removes_only_the_directory_of_a_killed_owner(
     tmp_path: Path,
 ) -> None:
     owner = subprocess.Popen(
@@ -59,7 +59,7 @@ def test_a_killed_owner_is_cleaned_up_after_by_the_next_and_a_living_one_is_left
         directory.close()
 
 
-def test_what_a_neighbour_had_half_removed_when_it_died_is_removed_by_the_next(
+def test_the_next_owner_finishes_a_removal_that_died_halfway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     abandoned = tmp_path / f"{PREFIX}victim"

@@ -26,7 +26,7 @@ def test_a_compressed_file_is_smaller_and_holds_the_same_rows(tmp_path: Path, sc
     assert list(compressing.read_batches(location, large)) == [ROWS]
 
 
-def test_an_open_file_is_the_same_either_way(tmp_path: Path) -> None:
+def test_compression_does_not_change_a_file_in_an_open_format(tmp_path: Path) -> None:
     location = str(tmp_path / "savepoint-1")
     stores = [CheckpointStores([str(tmp_path)], 0, compresses=each) for each in (False, True)]
 

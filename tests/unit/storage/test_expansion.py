@@ -18,7 +18,7 @@ REPETITIVE = 500_000
 
 @pytest.mark.parametrize("rows", [0, 1, 1_000, REPETITIVE])
 @pytest.mark.parametrize("name", ["state.arrow", "state.parquet"])
-def test_what_is_written_here_is_read_however_repetitive(name: str, rows: int) -> None:
+def test_every_file_that_the_store_writes_is_read_however_repetitive(name: str, rows: int) -> None:
     batch = batch_of(rows)
     pieces = encoded(SCHEMA, [batch], open_format=name.endswith("parquet"))
 
@@ -27,7 +27,7 @@ def test_what_is_written_here_is_read_however_repetitive(name: str, rows: int) -
     assert found.equals(pa.Table.from_batches([batch]))
 
 
-def test_compressed_state_is_read_where_nothing_packs_better() -> None:
+def test_the_most_compressible_lz4_state_is_still_read() -> None:
     """Checkpoints may use LZ4, which stays just below the bound."""
     batch = pa.record_batch({"zero": pa.array(np.zeros(2_000_000, np.int64))})
     pieces = encoded(batch.schema, [batch], open_format=False, compresses=True)
@@ -40,7 +40,7 @@ def test_compressed_state_is_read_where_nothing_packs_better() -> None:
 
 
 @pytest.mark.parametrize("name", ["state.arrow", "state.parquet"])
-def test_long_texts_that_pack_well_are_read(name: str) -> None:
+def test_long_texts_that_compress_well_are_read(name: str) -> None:
     texts = pa.array([f"{'a' * 4_000}{number}" for number in range(2_000)])
     batch = pa.record_batch({"text": texts})
     pieces = encoded(batch.schema, [batch], open_format=name.endswith("parquet"))
@@ -109,7 +109,7 @@ def joined(pieces) -> pa.Buffer:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     "error", [pa.ArrowMemoryError("malloc of size 8 failed"), OSError(errno.EIO, "I/O error")]
 )
-def test_a_machine_that_cannot_read_says_nothing_about_the_file(
+def test_a_read_error_of_the_machine_does_not_count_as_file_damage(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     content = joined(encoded(SCHEMA, [batch_of(3)], open_format=False))

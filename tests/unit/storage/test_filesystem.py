@@ -51,7 +51,7 @@ def skip_the_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("open_format", [False, True])
-def test_a_kill_at_any_step_leaves_the_point_whole_or_absent_and_a_second_try_possible(
+def test_a_kill_at_any_step_leaves_a_point_whole_or_absent_and_retryable(
     root: Path, disk: "Disk", open_format: bool
 ) -> None:
     for step in range(1, STEPS_MAX):
@@ -107,7 +107,9 @@ def test_a_kill_at_any_step_of_discarding_leaves_the_point_whole_or_absent(
     pytest.fail("discarding takes a bounded number of steps")
 
 
-def test_the_loss_of_the_manifest_is_durable_before_a_file_goes(root: Path, disk: "Disk") -> None:
+def test_deleting_the_manifest_is_durable_before_any_file_is_deleted(
+    root: Path, disk: "Disk"
+) -> None:
     location = str(root / "chk-1")
     take_point(root, location, False, 1)
 
@@ -128,7 +130,7 @@ def test_a_manifest_that_cannot_be_deleted_keeps_its_point_whole(root: Path, dis
     assert store_at(root).verify(location) == []
 
 
-def test_what_the_manifest_names_is_durable_before_the_manifest_appears(
+def test_the_files_of_a_manifest_are_durable_before_the_manifest_appears(
     root: Path, disk: "Disk"
 ) -> None:
     disk.kill_at(STEPS_MAX, partial(take_point, root, str(root / "chk-1"), False, 1))
@@ -141,7 +143,7 @@ def test_what_the_manifest_names_is_durable_before_the_manifest_appears(
 
 
 @pytest.mark.parametrize("open_format", [False, True])
-def test_a_file_that_the_disk_has_taken_only_in_part_is_not_acknowledged(
+def test_a_partly_written_file_is_not_acknowledged(
     root: Path, monkeypatch: pytest.MonkeyPatch, open_format: bool
 ) -> None:
     def lose_a_byte(descriptor: int) -> None:
@@ -157,7 +159,7 @@ def test_a_file_that_the_disk_has_taken_only_in_part_is_not_acknowledged(
     assert list((root / "chk-1").iterdir()) == []
 
 
-def test_a_failure_of_the_rows_themselves_is_passed_on_and_leaves_no_litter(root: Path) -> None:
+def test_an_error_in_the_rows_themselves_is_passed_on_and_leaves_no_litter(root: Path) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
         yield rows()
         raise ZeroDivisionError("a bug in the state")
@@ -178,7 +180,9 @@ def test_litter_of_a_killed_writer_is_not_mistaken_for_a_point(root: Path) -> No
 
 
 @pytest.mark.parametrize("spelled", ["link", "jobs/../jobs"])
-def test_points_are_told_as_their_root_is_spelled(root: Path, spelled: str) -> None:
+def test_points_are_listed_with_the_spelling_of_the_requested_root(
+    root: Path, spelled: str
+) -> None:
     take_point(root, str(root / "chk-1"), False, 1)
     (root.parent / "link").symlink_to(root)
     asked = f"{root.parent}/{spelled}"
@@ -187,7 +191,7 @@ def test_points_are_told_as_their_root_is_spelled(root: Path, spelled: str) -> N
 
 
 @pytest.mark.parametrize("asked", ["names", "published"])
-def test_a_disk_that_does_not_answer_has_not_no_points(
+def test_a_disk_that_does_not_answer_is_not_mistaken_for_an_empty_one(
     root: Path, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     take_point(root, str(root / "chk-1"), False, 1)
@@ -204,7 +208,9 @@ def unanswered(path: object) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".json", ".arrow"])
-def test_a_file_of_a_point_that_is_a_link_is_not_followed(root: Path, suffix: str) -> None:
+def test_the_store_does_not_follow_a_link_among_the_files_of_a_point(
+    root: Path, suffix: str
+) -> None:
     """A person who can write to the storage must not be able to read other files through it."""
     point = root / "chk-1"
     take_point(root, str(point), False, 1)

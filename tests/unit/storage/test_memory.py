@@ -14,7 +14,7 @@ from tests.unit.storage.points import SCHEMA, manifest_of, rows
 LOCATION = "memory://run-1/chk-1"
 
 
-def test_a_point_is_read_where_only_its_manifest_arrived() -> None:
+def test_a_point_can_be_read_from_its_manifest_alone() -> None:
     file = written(MemoryCheckpointStore(1_000))
     wire = msgspec.json.encode(manifest_of([file]))
 
@@ -33,7 +33,7 @@ def test_a_state_above_the_bound_is_refused_by_its_name_and_size() -> None:
     assert "storage to filesystem" in str(refusal.value)
 
 
-def test_a_point_that_no_frame_carries_is_not_published() -> None:
+def test_a_point_that_is_too_large_for_a_message_is_not_published() -> None:
     store = MemoryCheckpointStore(1 << 20)
     large = handle(MAX_POINT_BYTES)  # larger still when encoded as text
 
@@ -51,7 +51,7 @@ def test_the_states_of_one_subtask_are_bounded_together() -> None:
         check_travels([half, half, handle(1)])
 
 
-def test_a_handle_of_a_file_says_nothing_of_contents() -> None:
+def test_the_handle_of_a_file_on_disk_carries_no_contents() -> None:
     on_disk = FileHandle(name="s-0.arrow", length=1, digest="d")
 
     assert json.loads(msgspec.json.encode(on_disk)) == {

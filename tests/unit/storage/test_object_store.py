@@ -64,7 +64,7 @@ def root(server: ObjectServer) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("last", [Fault.CUT_UPLOAD, Fault.LOST_ANSWER])
-def test_a_death_at_any_request_leaves_the_point_whole_or_absent_and_a_second_try_possible(
+def test_a_death_at_any_request_leaves_a_point_whole_or_absent_and_retryable(
     server: ObjectServer, root: str, last: Fault
 ) -> None:
     """`last` decides if the store still carries out the last request of the dying process."""
@@ -94,7 +94,7 @@ def test_a_death_at_any_request_leaves_the_point_whole_or_absent_and_a_second_tr
     ("number", "fault"),
     [(n, fault) for n in (1, 2, 3) for fault in PASSING] + [(1, Fault.SLOW), (3, Fault.SLOW)],
 )
-def test_a_fault_that_passes_is_not_noticed(
+def test_a_transient_fault_does_not_fail_a_point(
     server: ObjectServer, root: str, fault: Fault, number: int
 ) -> None:
     location = f"{root}/chk-1"
@@ -107,7 +107,7 @@ def test_a_fault_that_passes_is_not_noticed(
     assert store_at(root).verify(location) == []
 
 
-def test_a_manifest_whose_answer_was_lost_is_recognised_without_another_try(
+def test_a_manifest_whose_reply_was_lost_is_recognised_without_a_retry(
     server: ObjectServer, root: str
 ) -> None:
     store = store_at(root, retries=0)
@@ -116,7 +116,7 @@ def test_a_manifest_whose_answer_was_lost_is_recognised_without_another_try(
     assert take_point(store, f"{root}/chk-1") is Publication.ALREADY_PUBLISHED
 
 
-def test_an_answer_that_was_lost_does_not_hide_somebody_else_s_manifest(
+def test_a_lost_reply_does_not_hide_the_manifest_of_another_attempt(
     server: ObjectServer, root: str
 ) -> None:
     location = f"{root}/chk-1"
@@ -130,7 +130,7 @@ def test_an_answer_that_was_lost_does_not_hide_somebody_else_s_manifest(
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", LASTING)
 @pytest.mark.parametrize("what", ["count-0", "manifest.json"])
-def test_a_fault_that_lasts_is_told_by_name_after_a_bounded_number_of_tries(
+def test_a_lasting_fault_is_reported_by_name_after_a_bounded_number_of_tries(
     server: ObjectServer, root: str, fault: Fault, what: str
 ) -> None:
     location = f"{root}/chk-1"
@@ -153,7 +153,7 @@ def test_a_fault_that_lasts_is_told_by_name_after_a_bounded_number_of_tries(
     assert_whole_or_absent(root, location)
 
 
-def test_what_was_altered_on_its_way_is_not_stored(server: ObjectServer, root: str) -> None:
+def test_a_file_that_is_altered_in_transit_is_not_stored(server: ObjectServer, root: str) -> None:
     location = f"{root}/chk-1"
     server.plan(on_path("count-0", Fault.ALTERED))
 
@@ -175,7 +175,7 @@ def test_a_read_that_fails_once_is_repeated(server: ObjectServer, root: str, fau
 
 @pytest.mark.parametrize("what", ["count-1", "manifest.json"])
 @pytest.mark.parametrize("fault", [Fault.SERVER_ERROR, Fault.CUT_ANSWER, Fault.DENIED])
-def test_a_storage_that_does_not_answer_damages_no_point(
+def test_an_unreachable_storage_does_not_make_a_point_damaged(
     server: ObjectServer, root: str, fault: Fault, what: str
 ) -> None:
     location = f"{root}/chk-1"
@@ -203,7 +203,7 @@ def test_taking_and_restoring_a_point_lists_and_copies_nothing(
     assert not any("?" in request.path for request in server.requests)
 
 
-def test_a_file_that_is_not_to_be_read_is_asked_for_its_length_alone(
+def test_a_check_without_reading_asks_only_for_the_length_of_a_file(
     server: ObjectServer, root: str
 ) -> None:
     store, location = store_at(root), f"{root}/chk-1"
@@ -215,7 +215,7 @@ def test_a_file_that_is_not_to_be_read_is_asked_for_its_length_alone(
     assert [request.method for request in server.requests] == ["HEAD"]
 
 
-def test_of_points_that_nobody_wants_nothing_is_asked(server: ObjectServer, root: str) -> None:
+def test_listing_points_asks_only_for_the_requested_ones(server: ObjectServer, root: str) -> None:
     for number in range(5):
         store_at(root).publish(f"{root}/savepoint-run-{number}-7", manifest_of([]))
     server.plan(never)
@@ -227,7 +227,9 @@ def test_of_points_that_nobody_wants_nothing_is_asked(server: ObjectServer, root
 
 
 @pytest.mark.slow
-def test_a_large_file_goes_up_in_parts_and_comes_back(server: ObjectServer, root: str) -> None:
+def test_a_large_file_is_uploaded_in_parts_and_read_back_whole(
+    server: ObjectServer, root: str
+) -> None:
     batches = [large_batch(n) for n in range(6)]
 
     file = write(store_at(root), f"{root}/chk-1", "large", batches)
@@ -239,7 +241,7 @@ def test_a_large_file_goes_up_in_parts_and_comes_back(server: ObjectServer, root
 
 
 @pytest.mark.slow
-def test_a_large_file_replaces_none_of_its_name(server: ObjectServer, root: str) -> None:
+def test_a_large_file_never_replaces_one_of_the_same_name(server: ObjectServer, root: str) -> None:
     location = f"{root}/chk-1"
     batches = [large_batch(n) for n in range(2)]
     file = write(store_at(root), location, "large", batches)
@@ -253,7 +255,7 @@ def test_a_large_file_replaces_none_of_its_name(server: ObjectServer, root: str)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault.SERVER_ERROR, Fault.CUT_UPLOAD])
 @pytest.mark.parametrize("where", ["partNumber=2", "uploadId"])
-def test_a_large_file_that_cannot_be_finished_leaves_nothing(
+def test_a_failed_upload_of_a_large_file_leaves_nothing(
     server: ObjectServer, root: str, fault: Fault, where: str
 ) -> None:
     method = "PUT" if "part" in where else "POST"
@@ -270,7 +272,7 @@ def test_a_large_file_that_cannot_be_finished_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_rows_that_fail_are_the_caller_s_failure_and_leave_nothing(
+def test_an_error_in_the_rows_reaches_the_caller_and_leaves_nothing(
     server: ObjectServer, root: str
 ) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
@@ -286,7 +288,9 @@ def test_rows_that_fail_are_the_caller_s_failure_and_leave_nothing(
 
 
 @pytest.mark.slow
-def test_an_upload_holds_a_few_parts_and_not_the_file(server: ObjectServer, root: str) -> None:
+def test_an_upload_holds_only_a_few_parts_of_the_file_in_memory(
+    server: ObjectServer, root: str
+) -> None:
     """Uploads 80 MiB in a separate process and measures its memory."""
     program = [sys.executable, "-m", "tests.unit.storage.large_upload", root, "80"]
 
@@ -295,7 +299,7 @@ def test_an_upload_holds_a_few_parts_and_not_the_file(server: ObjectServer, root
     assert grown_mib < 40  # three parts of 8 MiB, plus what the allocator keeps
 
 
-def test_a_point_is_discarded_by_its_manifest_first(server: ObjectServer, root: str) -> None:
+def test_discarding_a_point_deletes_its_manifest_first(server: ObjectServer, root: str) -> None:
     location = f"{root}/chk-1"
     take_point(store_at(root), location)
     server.plan(never)
@@ -339,7 +343,7 @@ def test_a_death_while_discarding_leaves_the_point_whole_or_absent(
     pytest.fail("discarding takes a bounded number of requests")
 
 
-def test_missing_credentials_are_told_with_what_to_set() -> None:
+def test_missing_credentials_are_reported_with_the_variable_to_set() -> None:
     """Without credentials, the library asks for the machine's role, and mentions only that."""
     token = "http://169.254.169.254/latest/api/token"
     said = f"Generic S3 error: Error performing PUT {token} in 5s\n\nDebug source: ..."
@@ -351,7 +355,7 @@ def test_missing_credentials_are_told_with_what_to_set() -> None:
 
 
 @pytest.mark.parametrize("stem", ["räume-0", "a b%2F+c-0", "[x]~&=-0"])
-def test_an_awkward_uid_names_a_file_like_any_other(
+def test_a_file_named_after_an_awkward_uid_can_be_read_back(
     server: ObjectServer, root: str, stem: str
 ) -> None:
     file = write(store_at(root), f"{root}/chk-1", stem)

@@ -54,7 +54,7 @@ def server(objects: ObjectServer) -> Iterator[ObjectServer]:
         "/",
     ],
 )
-def test_no_directory_outside_is_touched(tmp_path: Path, outside: str) -> None:
+def test_the_store_touches_no_directory_outside_its_root(tmp_path: Path, outside: str) -> None:
     for name in ("jobs", "elsewhere"):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
@@ -74,7 +74,7 @@ def test_no_directory_outside_is_touched(tmp_path: Path, outside: str) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_link_that_leads_to_itself_is_a_disk_that_does_not_work(tmp_path: Path) -> None:
+def test_a_link_that_leads_to_itself_is_a_retryable_disk_error(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     store = FileSystemCheckpointStore([str(tmp_path)])
 
@@ -82,7 +82,7 @@ def test_a_link_that_leads_to_itself_is_a_disk_that_does_not_work(tmp_path: Path
         store.prepare(str(tmp_path / "loop" / "chk-1"))
 
 
-def test_a_link_that_cannot_be_read_now_leads_nowhere_else(
+def test_a_path_outside_the_root_is_refused_even_if_links_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A path outside the root by its name is refused even if the system does not answer."""
@@ -113,7 +113,7 @@ def test_a_link_that_cannot_be_read_now_leads_nowhere_else(
         "s3:///jobs/chk-1",
     ],
 )
-def test_no_object_outside_is_touched(server: ObjectServer, outside: str) -> None:
+def test_the_store_touches_no_object_outside_its_root(server: ObjectServer, outside: str) -> None:
     store = ObjectCheckpointStore([f"s3://{BUCKET}/jobs"])
 
     for touch in TOUCHES:
@@ -123,7 +123,7 @@ def test_no_object_outside_is_touched(server: ObjectServer, outside: str) -> Non
     assert server.requests == []
 
 
-def test_a_key_is_what_it_says_and_never_decoded(server: ObjectServer) -> None:
+def test_an_object_key_is_never_percent_decoded(server: ObjectServer) -> None:
     store = ObjectCheckpointStore([f"s3://{BUCKET}/jobs"])
 
     store.publish(f"s3://{BUCKET}/jobs/%2e%2e", manifest_of([]))
@@ -143,7 +143,7 @@ def test_a_root_itself_is_never_discarded(tmp_path: Path, server: ObjectServer) 
             store.discard(root + "/")
 
 
-def test_roots_of_both_kinds_live_beside_each_other(tmp_path: Path) -> None:
+def test_directory_and_bucket_roots_can_be_combined(tmp_path: Path) -> None:
     roots = StorageRoots([str(tmp_path), "s3://bucket/prefix", "s3://whole"])
 
     on_disk, in_buckets = ("x", "./x/"), ("bucket/prefix/x", "whole/x", "whole/x/")

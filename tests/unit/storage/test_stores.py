@@ -39,14 +39,14 @@ def test_each_location_has_its_own_kind_of_store(tmp_path: Path, server: ObjectS
 
 
 @pytest.mark.parametrize("place", ["ftp://host/chk-1", "gs://bucket/chk-1", "file:///chk-1"])
-def test_a_scheme_that_is_not_known_is_refused(tmp_path: Path, place: str) -> None:
+def test_an_unknown_storage_scheme_is_refused(tmp_path: Path, place: str) -> None:
     stores = CheckpointStores([str(tmp_path)], max_memory_state_bytes=1)
 
     with pytest.raises(Rejected, match="outside the configured storage"):
         stores.manifest(place)
 
 
-def test_memory_is_taken_for_no_root(tmp_path: Path) -> None:
+def test_a_point_in_memory_is_never_written_to_a_root_on_disk(tmp_path: Path) -> None:
     stores = CheckpointStores([str(tmp_path)], max_memory_state_bytes=1 << 20)
 
     stores.publish("memory://../etc/chk-1", manifest_of([]))

@@ -50,9 +50,7 @@ def counted(rows: list[dict], width_ms: int = 1_000) -> Counter:
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(5))
-def test_windows_behind_it_hold_what_plain_python_puts_into_them(
-    seed: int, parallelism: int
-) -> None:
+def test_windows_over_assigned_timestamps_match_plain_python(seed: int, parallelism: int) -> None:
     rows = rows_of(random.Random(seed))
     env = Environment()
     numbers = env.from_rows(rows, NUMBERS, uid="numbers", splits=1)
@@ -75,13 +73,13 @@ def test_windows_behind_it_hold_what_plain_python_puts_into_them(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_it_survives_kills(seed: int) -> None:
+def test_assigned_timestamps_survive_kills(seed: int) -> None:
     assert_exactly_once(
         per_second(), rows_of(random.Random(seed)), kills=seed, parallelism=1 + seed % 3
     )
 
 
-def test_text_of_a_file_becomes_event_time(tmp_path: Path) -> None:
+def test_a_text_column_of_a_file_can_become_event_time(tmp_path: Path) -> None:
     text = "".join(f"{'ab'[n % 2]},2026-01-01 00:00:{n:02}\n" for n in range(60))
     (tmp_path / "part.csv").write_text(text)
     schema = pa.schema([("key", pa.string()), ("at", pa.string())])
@@ -103,7 +101,7 @@ def test_text_of_a_file_becomes_event_time(tmp_path: Path) -> None:
     ]
 
 
-def test_it_replaces_the_event_time_that_there_was() -> None:
+def test_assigned_timestamps_replace_the_event_time_of_the_source() -> None:
     """In the source's time all records share a window; in the assigned time each has its own."""
     at = datetime(2026, 1, 1, tzinfo=UTC)
     rows = [{"key": "a", "received": at, "at": BEGIN_MS + 60_000 * n} for n in range(5)]
@@ -115,7 +113,7 @@ def test_it_replaces_the_event_time_that_there_was() -> None:
     assert [row["n"] for row in run_local(env.build()).rows("out")] == [1] * 5
 
 
-def test_what_cannot_be_is_refused_by_uid() -> None:
+def test_impossible_timestamp_arguments_are_refused_by_uid() -> None:
     env = Environment()
     numbers = env.from_rows([], NUMBERS, uid="numbers")
 

@@ -53,7 +53,7 @@ def test_a_join_without_a_window_is_a_changelog_unless_it_is_inner(
         lambda s: s.sink(Collect(), uid="next"),
     ],
 )
-def test_what_works_row_by_row_passes_a_changelog_on(pass_on: Callable[[Stream], Stream]) -> None:
+def test_row_by_row_operators_pass_a_changelog_on(pass_on: Callable[[Stream], Stream]) -> None:
     assert pass_on(joined("left")).is_changelog
 
 
@@ -74,7 +74,7 @@ def test_what_works_row_by_row_passes_a_changelog_on(pass_on: Callable[[Stream],
         lambda s: s.sink(Newest(), uid="next"),
     ],
 )
-def test_what_would_count_a_row_that_is_taken_back_is_refused_by_uid(
+def test_an_operator_that_would_count_retracted_rows_is_refused_by_uid(
     read: Callable[[Stream], object],
 ) -> None:
     with pytest.raises(Rejected, match=r"'next' cannot be built: .* is a changelog|'next'.*unites"):
@@ -88,7 +88,7 @@ class Newest(BlackHole):
 
 
 @pytest.mark.parametrize("sink", [UPSERT, HASHES])
-def test_a_sink_that_overwrites_applies_a_changelog_and_gets_it_by_its_keys(sink: Sink) -> None:
+def test_an_upserting_sink_applies_a_changelog_partitioned_by_its_keys(sink: Sink) -> None:
     stream = joined("left").filter(pc.field("x") > 0, uid="filtered").sink(sink, uid="out")
 
     pipeline = stream.environment.build()
@@ -104,7 +104,7 @@ def test_a_sink_reads_records_of_changes_as_they_are(sink: Sink) -> None:
     assert stream.environment.build().sinks[Uid("out")] == sink
 
 
-def test_a_sink_whose_keys_lack_the_changelogs_key_is_refused_with_the_next_step() -> None:
+def test_a_sink_without_the_key_of_its_changelog_is_refused_with_a_remedy() -> None:
     sink = SqlUpsert("sqlite://", "t", ("x",), pipeline="p")
 
     with pytest.raises(Rejected, match=r"'out' .* key \(key\), and .* lack 'key'.* Add the column"):
@@ -126,7 +126,7 @@ def test_a_changelog_without_an_order_is_refused_by_a_sink_that_applies_it(
         unordered(joined("left")).sink(UPSERT, uid="out")
 
 
-def test_a_changelog_that_is_dealt_out_right_before_the_sink_keeps_its_order() -> None:
+def test_a_changelog_that_is_rebalanced_right_before_its_sink_keeps_its_order() -> None:
     stream = joined("left").rebalance().sink(UPSERT, uid="out")
 
     assert stream.environment.build().graph.node(Uid("out")).inputs[0].hash_by == ("key",)
@@ -152,7 +152,7 @@ def test_changes_can_be_read_as_records() -> None:
     assert records.schema.names == ["key", "x", "y", "row_kind"]
 
 
-def test_a_stream_that_only_adds_rows_needs_no_kind() -> None:
+def test_an_append_only_stream_needs_no_row_kind_column() -> None:
     events = joined("inner")
 
     mapped = events.map(lambda row: row, WITHOUT_KIND, uid="mapped")

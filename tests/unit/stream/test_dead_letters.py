@@ -35,7 +35,7 @@ def orders_of(env: Environment) -> Pipeline:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_each_record_leaves_by_one_of_the_two_outputs_once_under_kills(seed: int) -> None:
+def test_each_record_reaches_only_one_of_the_outputs_once_under_kills(seed: int) -> None:
     run = run_with_kills(orders_of(Environment()), mixed_rows(), kills=seed)
 
     assert run.kills
@@ -56,7 +56,7 @@ def test_letters_that_nothing_reads_are_refused_when_the_pipeline_is_built() -> 
         env.build()
 
 
-def test_a_parallelism_is_that_of_the_source_and_of_the_step_that_separates() -> None:
+def test_a_parallelism_applies_to_the_source_and_to_the_separating_step() -> None:
     env = Environment()
     topics = KafkaTopics(KAFKA, ("orders",), format=JsonValues(ORDERS), dead_letters=True)
     orders = env.source(topics, uid="orders").parallelism(2)
@@ -76,14 +76,14 @@ def test_a_source_without_dead_letters_has_no_such_side_output() -> None:
         orders.side_output("dead_letters", uid="letters")
 
 
-def test_a_column_of_that_name_is_refused() -> None:
+def test_a_column_with_the_name_of_the_dead_letter_column_is_refused() -> None:
     taken = ORDERS.append(pa.field(COLUMN, pa.binary()))
 
     with pytest.raises(Rejected, match="holds the dead letters of a source; rename yours"):
         KafkaTopics(KAFKA, ("orders",), format=JsonValues(taken), dead_letters=True)
 
 
-def test_a_dead_letter_moves_no_event_time_on() -> None:
+def test_a_dead_letter_does_not_advance_event_time() -> None:
     generator = BoundedOutOfOrderness(0, None)
     split = OpenSplit(
         index=0,

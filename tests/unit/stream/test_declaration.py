@@ -38,7 +38,7 @@ class Everything:
 NEEDED = {"data": "/data", "token": "env:PRICES"}
 
 
-def test_parameters_follow_from_the_class() -> None:
+def test_the_parameters_of_a_pipeline_follow_from_its_class() -> None:
     found = {each.name: each for each in declared_parameters(Everything)}
 
     assert [each for each, parameter in found.items() if parameter.default is None] == [
@@ -146,7 +146,7 @@ def test_a_revealed_secret_is_in_no_log_and_in_no_error_of_the_build(
     assert "hunter-in-logs" not in logging.Formatter().format(caplog.records[-1])
 
 
-def test_a_parameter_that_no_text_can_be_is_refused_where_it_is_declared() -> None:
+def test_a_parameter_without_a_text_form_is_refused_where_it_is_declared() -> None:
     @dataclass
     class Odd:
         rows: list[int]
@@ -184,7 +184,7 @@ def test_a_function_with_other_arguments_is_no_pipeline() -> None:
         flow(odd)
 
 
-def test_an_exception_of_the_authors_is_a_sentence_with_the_traceback() -> None:
+def test_an_exception_of_the_author_becomes_a_sentence_with_its_traceback() -> None:
     @flow
     def broken(env: Environment) -> None:
         {}["orders"]
@@ -197,7 +197,7 @@ def test_an_exception_of_the_authors_is_a_sentence_with_the_traceback() -> None:
     assert "/stream/declaration.py" not in refusal.value.traceback, "only the author's frames"
 
 
-def test_a_refusal_in_the_authors_code_stays_one() -> None:
+def test_a_rejection_in_the_authors_code_is_passed_on_unchanged() -> None:
     @flow
     def refusing(env: Environment) -> None:
         raise Rejected("No orders today.")

@@ -16,7 +16,7 @@ MODULES = [f"pipelines.{name}" for name in ("stream", "connectors", "local", "te
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
-def test_an_authors_module_is_imported_without_what_it_does_not_need(module: str) -> None:
+def test_an_authors_module_imports_without_packages_it_does_not_need(module: str) -> None:
     program = f"""
 import sys
 for name in {ABSENT!r}:

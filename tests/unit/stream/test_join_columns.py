@@ -61,7 +61,7 @@ def test_an_interval_join_takes_suffixes_for_both_sides() -> None:
     }
 
 
-def test_the_event_time_of_a_pair_has_the_name_that_its_column_gets() -> None:
+def test_the_event_time_of_a_join_has_the_suffixed_name_of_its_column() -> None:
     first, second = sides()
 
     joined = first.join(
@@ -95,7 +95,9 @@ def test_a_join_names_its_window_on_request(window: Any, length: timedelta) -> N
         ({"names_window": True}, "'join' joins without a window; leave out names_window"),
     ],
 )
-def test_names_that_cannot_be_are_refused(options: dict[str, Any], sentence: str) -> None:
+def test_impossible_names_of_join_columns_are_refused(
+    options: dict[str, Any], sentence: str
+) -> None:
     first, second = sides()
 
     with pytest.raises(Rejected, match=sentence):

@@ -119,7 +119,7 @@ builtin_sum = __builtins__["sum"] if isinstance(__builtins__, dict) else __built
 
 @pytest.mark.parametrize("windows", EVERY_KIND, ids=str)
 @pytest.mark.parametrize("seed", range(3))
-def test_windows_of_processing_time_hold_what_came_in_them_over_restores(
+def test_processing_time_windows_keep_their_rows_over_restores(
     seed: int, windows: Windows, backend: None
 ) -> None:
     """The clock may go back at a restore: another machine has another clock."""
@@ -178,7 +178,7 @@ def results_of(harness: OperatorHarness) -> Counter:
     )
 
 
-def test_an_operator_without_open_windows_does_not_ask_for_the_clock() -> None:
+def test_an_operator_without_open_windows_does_not_await_processing_time() -> None:
     harness = OperatorHarness(in_processing_time(tumbling(milliseconds=10)), "aggregate")
     (operator,) = harness._operators
     assert not operator.awaits_processing_time
@@ -191,7 +191,7 @@ def test_an_operator_without_open_windows_does_not_ask_for_the_clock() -> None:
     assert len(harness.output()) == 1
 
 
-def test_processing_time_needs_no_event_time_and_knows_no_lateness() -> None:
+def test_processing_time_windows_need_no_event_time_and_have_no_late_rows() -> None:
     stream = Environment().from_rows([], VALUES, uid="in")
     windowed = stream.key_by("key").window(processing_time(tumbling(minutes=1)))
 
@@ -209,7 +209,7 @@ def test_processing_time_needs_no_event_time_and_knows_no_lateness() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_kills_neither_lose_nor_double_a_record_of_windows_of_processing_time(seed: int) -> None:
+def test_processing_time_windows_lose_and_double_no_record_under_kills(seed: int) -> None:
     env = Environment()
     rows = [{"key": "abc"[n % 3], "value": n} for n in range(300)]
     windowed = env.from_rows([], VALUES, uid="in").key_by("key")
@@ -306,7 +306,7 @@ def test_windows_over_the_whole_stream_survive_kills(seed: int) -> None:
     assert_exactly_once(env.build(), timed_rows(300), kills=seed, parallelism=1 + seed % 3)
 
 
-def test_the_whole_stream_in_processing_time() -> None:
+def test_a_processing_time_window_over_the_whole_stream_totals_all_rows() -> None:
     env = Environment()
     rows = [{"key": "a", "value": n} for n in range(10)]
     stream = env.from_rows(rows, VALUES, uid="in")
@@ -317,7 +317,7 @@ def test_the_whole_stream_in_processing_time() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_the_first_rows_of_windows_by_the_clock_and_over_the_whole_stream(parallelism: int) -> None:
+def test_rankings_work_in_processing_time_and_whole_stream_windows(parallelism: int) -> None:
     env = Environment()
     rows = [{"key": "abc"[n % 3], "value": n} for n in range(9)]
     stream = env.from_rows(rows, VALUES, uid="in")
@@ -358,7 +358,7 @@ def test_a_size_is_a_timedelta_or_units() -> None:
 
 
 @pytest.mark.parametrize("windows", EVERY_KIND, ids=str)
-def test_a_condition_counts_what_a_null_in_its_place_leaves_out(windows: Windows) -> None:
+def test_a_count_with_a_condition_equals_a_count_of_non_null_values(windows: Windows) -> None:
     rng = random.Random(1)
     rows = [
         {

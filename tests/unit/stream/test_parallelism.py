@@ -115,7 +115,7 @@ def numbered_twice(rows: list[dict], again: int | None = None) -> Pipeline:
     return env.build()
 
 
-def test_rows_that_are_with_their_key_do_not_travel() -> None:
+def test_rows_reinterpreted_as_keyed_cross_no_exchange() -> None:
     pipeline = numbered_twice(ROWS)
 
     assert pipeline.graph.vertex(Uid("numbering")).nodes[:4] == (
@@ -127,7 +127,7 @@ def test_rows_that_are_with_their_key_do_not_travel() -> None:
     assert pairs(run_local(pipeline, parallelism=2).rows()) == EVERY
 
 
-def test_totals_of_rows_that_are_with_their_key_need_no_step_before() -> None:
+def test_totals_of_rows_reinterpreted_as_keyed_need_no_local_step() -> None:
     env = Environment()
     orders = env.from_rows(ROWS, ORDERS, uid="orders", timestamp_column="at", splits=3)
     numbers = orders.key_by("product").process(Numbering(), NUMBERED, uid="numbering")
@@ -141,7 +141,7 @@ def test_totals_of_rows_that_are_with_their_key_need_no_step_before() -> None:
     assert pairs([*newest.values()]) == [(product, 80) for product in "abcde"]
 
 
-def test_a_changelog_whose_rows_are_with_their_key_is_totalled() -> None:
+def test_a_changelog_reinterpreted_as_keyed_can_be_totalled() -> None:
     env = Environment()
     same = changes(env).reinterpret_as_keyed("product", uid="same")
     same.aggregate(number=count(), uid="n").collect(uid="out")
@@ -153,13 +153,13 @@ def test_a_changelog_whose_rows_are_with_their_key_is_totalled() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("again", [None, 1, 3])
-def test_rows_that_are_with_their_key_survive_kills(seed: int, again: int | None) -> None:
+def test_rows_reinterpreted_as_keyed_survive_kills(seed: int, again: int | None) -> None:
     """At another parallelism, an exchange by key sends the rows to the second operator."""
     assert_exactly_once(numbered_twice([], again), ROWS, kills=seed)
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 1), (1, 3)])
-def test_rows_that_are_with_their_key_are_after_a_rescale(
+def test_rows_reinterpreted_as_keyed_stay_with_their_key_after_a_rescale(
     tmp_path: Path, before: int, after: int
 ) -> None:
     many = ROWS * 10
@@ -176,7 +176,7 @@ def test_rows_that_are_with_their_key_are_after_a_rescale(
     assert found == sorted((p, n) for p in "abcde" for n in range(1, len(many) // 5 + 1))
 
 
-def test_rows_are_with_their_key_at_the_maximum_parallelism_of_the_run(tmp_path: Path) -> None:
+def test_rows_reinterpreted_as_keyed_use_the_max_parallelism_of_the_run(tmp_path: Path) -> None:
     """The flow itself may have another maximum parallelism."""
     spec = msgspec.structs.replace(local_spec(tmp_path, 3, None, None), max_parallelism=7)
 
@@ -185,7 +185,7 @@ def test_rows_are_with_their_key_at_the_maximum_parallelism_of_the_run(tmp_path:
     assert pairs(result.rows()) == EVERY
 
 
-def test_a_row_that_is_not_with_its_key_ends_the_run_and_names_it() -> None:
+def test_a_row_in_the_wrong_subtask_for_its_key_ends_the_run_and_is_named() -> None:
     env = Environment()
     orders = env.from_rows(ROWS, ORDERS, uid="orders", timestamp_column="at", splits=3)
     orders.reinterpret_as_keyed("product", uid="same").aggregate(n=count(), uid="n").collect(
@@ -197,7 +197,7 @@ def test_a_row_that_is_not_with_its_key_ends_the_run_and_names_it() -> None:
         run_local(env.build(), parallelism=2)
 
 
-def test_two_inputs_get_the_rows_of_a_key_over_an_exchange() -> None:
+def test_connecting_rows_reinterpreted_as_keyed_uses_a_hash_exchange() -> None:
     env = Environment()
     orders = env.from_rows(ROWS, ORDERS, uid="orders", timestamp_column="at")
     numbers = orders.key_by("product").process(Numbering(), NUMBERED, uid="numbering")
@@ -207,7 +207,7 @@ def test_two_inputs_get_the_rows_of_a_key_over_an_exchange() -> None:
 
 
 @pytest.mark.parametrize("columns", [("price",), ()])
-def test_the_columns_of_such_a_key_have_to_exist(columns: tuple[str, ...]) -> None:
+def test_only_existing_columns_can_be_reinterpreted_as_a_key(columns: tuple[str, ...]) -> None:
     orders = Environment().from_rows(ROWS, ORDERS, uid="orders")
 
     with pytest.raises(Rejected, match="'same' cannot be built"):
@@ -253,7 +253,7 @@ def test_each_key_keeps_its_state_over_a_rescale_of_the_run_and_of_the_operator(
     assert found == sorted((p, n) for p in "abcde" for n in range(1, len(many) // 5 + 1))
 
 
-def test_a_step_before_the_exchange_runs_with_the_operator_in_front_of_it() -> None:
+def test_a_local_step_before_an_exchange_runs_with_its_upstream_operator() -> None:
     env = Environment()
     orders = env.from_rows(ROWS, ORDERS, uid="orders", timestamp_column="at").parallelism(2)
     orders.key_by("product").aggregate(n=count(), uid="n").collect(uid="out")
@@ -267,7 +267,7 @@ def test_a_step_before_the_exchange_runs_with_the_operator_in_front_of_it() -> N
     assert [vertex.parallelism for vertex in vertices] == [2, None, None, None]
 
 
-def test_a_side_output_runs_with_its_operator_and_its_reader_may_have_another_parallelism() -> None:
+def test_only_the_reader_of_a_side_output_may_have_its_own_parallelism() -> None:
     env = Environment()
     orders = env.from_rows(ROWS, ORDERS, uid="orders", timestamp_column="at")
     windows = orders.key_by("product").window(tumbling(minutes=1))
@@ -283,7 +283,7 @@ def test_a_side_output_runs_with_its_operator_and_its_reader_may_have_another_pa
     assert graph.vertex(Uid("late-out")).parallelism == 1
 
 
-def test_parallelism_is_said_of_an_operator_and_not_of_an_exchange() -> None:
+def test_parallelism_is_set_on_an_operator_and_not_on_an_exchange() -> None:
     stream = Environment().from_rows(ROWS, ORDERS, uid="orders")
 
     with pytest.raises(Rejected, match="Call parallelism\\(\\) directly behind 'orders'"):

@@ -30,7 +30,7 @@ VISITS = pa.schema([("user", pa.int64()), ("page", pa.string())])
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_count_of_counts_counts_the_newest_of_each_key(seed: int) -> None:
+def test_a_count_of_counts_uses_the_newest_count_of_each_key(seed: int) -> None:
     rng = random.Random(seed)
     visits = [{"user": rng.randrange(12), "page": rng.choice("abc")} for _ in range(80)]
 
@@ -107,7 +107,7 @@ def test_results_of_windows_that_fire_again_are_updates(
         results.key_by("user").top_n(2, order_by="n", uid="best")
 
 
-def test_results_of_sessions_with_lateness_have_no_key_that_stays() -> None:
+def test_results_of_sessions_with_lateness_have_no_stable_key() -> None:
     sessions = timed().key_by("user").window(session(timedelta(minutes=1)))
     results = sessions.allowed_lateness(timedelta(minutes=1)).aggregate(n=count(), uid="windows")
 
@@ -123,7 +123,7 @@ def test_results_of_sessions_with_lateness_have_no_key_that_stays() -> None:
         lambda w: w(tumbling(minutes=1)).trigger(purging(count_trigger(1))),
     ],
 )
-def test_final_results_of_windows_and_those_that_add_up_are_aggregated(
+def test_final_or_additive_results_of_windows_can_be_aggregated(
     final: Callable[[Any], WindowedStream],
 ) -> None:
     results = final(timed().key_by("user").window).aggregate(n=count(), uid="windows")

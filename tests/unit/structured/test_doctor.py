@@ -19,7 +19,7 @@ DAY_MS = 86_400_000
 
 
 @pytest.mark.parametrize("first", range(0, 200, 20))
-def test_it_finds_nothing_on_healthy_directories(tmp_path: Path, first: int) -> None:
+def test_the_doctor_finds_nothing_in_healthy_directories(tmp_path: Path, first: int) -> None:
     for seed in range(first, first + 20):
         home = tmp_path / str(seed)
         made = write_query(home, traits_of(seed))
@@ -400,7 +400,7 @@ def unfinished(made: Written) -> None:
 
 
 @pytest.mark.parametrize("each", DAMAGES, ids=lambda each: each.name)
-def test_it_names_a_staged_damage(tmp_path: Path, each: Damage) -> None:
+def test_the_doctor_names_a_staged_damage(tmp_path: Path, each: Damage) -> None:
     made = write_query(tmp_path, each.traits)
     assert not each.observed.now_ms or look(made) == []
 
@@ -411,7 +411,7 @@ def test_it_names_a_staged_damage(tmp_path: Path, each: Damage) -> None:
     assert found <= set(each.kinds)
 
 
-def test_it_has_met_nearly_all_that_it_can_name() -> None:
+def test_the_staged_damages_cover_nearly_all_kinds_of_finding() -> None:
     named = {each.kinds[0] for each in DAMAGES}
 
     assert len(named) >= 30

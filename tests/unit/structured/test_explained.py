@@ -52,7 +52,9 @@ def test_operators_schemas_and_sources_are_read() -> None:
         (b" " * (5 << 20), "may have 4,194,304"),
     ],
 )
-def test_anything_else_is_refused_with_the_next_step(content: bytes, message: str) -> None:
+def test_content_that_is_no_plan_is_refused_with_the_next_step(
+    content: bytes, message: str
+) -> None:
     with pytest.raises(Rejected, match=message) as refusal:
         plan_of(content)
     assert "ftdash" in str(refusal.value)

@@ -76,7 +76,7 @@ def test_the_log_of_a_file_source_ends_where_the_batch_ends(tmp_path: Path) -> N
             assert examine(read_tree(LocalTree(home / "fork"))) == ()
 
 
-def test_a_copy_names_schema_files_of_its_own_and_of_no_later_batch(tmp_path: Path) -> None:
+def test_a_fork_refers_to_its_own_schema_files_and_to_no_later_batch(tmp_path: Path) -> None:
     made = write_query(tmp_path, Traits(store="rocksdb", operator="transformWithStateExec"))
 
     saved(made, tmp_path / "savepoint")
@@ -111,7 +111,9 @@ def test_the_same_boundaries_keep_the_plan_of_the_next_batch(tmp_path: Path) -> 
         (3, "offsets/2, which a restart reads as well"),
     ],
 )
-def test_what_cannot_be_restored_is_refused(tmp_path: Path, batch_id: int, message: str) -> None:
+def test_a_batch_that_cannot_be_restored_is_not_forked(
+    tmp_path: Path, batch_id: int, message: str
+) -> None:
     made = write_query(tmp_path, Traits(oldest=3, is_running=True))
 
     with pytest.raises(Rejected, match=message):
@@ -127,7 +129,7 @@ def test_a_damaged_batch_leaves_no_half_fork(tmp_path: Path) -> None:
     assert not (tmp_path / "fork").exists()
 
 
-def test_a_fork_takes_no_place_that_is_in_use(tmp_path: Path) -> None:
+def test_a_fork_refuses_a_target_that_holds_files(tmp_path: Path) -> None:
     made = write_query(tmp_path, Traits())
     (tmp_path / "fork").mkdir()
     (tmp_path / "fork/mine.txt").write_text("kept")
@@ -137,7 +139,7 @@ def test_a_fork_takes_no_place_that_is_in_use(tmp_path: Path) -> None:
     assert (tmp_path / "fork/mine.txt").read_text() == "kept"
 
 
-def test_nothing_is_written_into_the_original_or_around_it(tmp_path: Path) -> None:
+def test_a_fork_writes_nothing_into_or_around_the_original(tmp_path: Path) -> None:
     made = write_query(tmp_path / "home", Traits())
     before = contents(made.checkpoint)
 
@@ -196,7 +198,7 @@ def test_a_savepoint_outlives_its_query_and_can_be_forked(tmp_path: Path, store:
         assert read_tree(target).newest_planned == (8 if boundaries is Boundaries.SAME else 7)
 
 
-def test_an_altered_savepoint_is_found_and_not_forked(tmp_path: Path) -> None:
+def test_an_altered_savepoint_is_detected_and_not_forked(tmp_path: Path) -> None:
     made = write_query(tmp_path, Traits(has_sums=False))
     saved(made, tmp_path / "savepoint")
     tree = LocalTree(tmp_path / "savepoint")
@@ -214,7 +216,7 @@ def test_an_altered_savepoint_is_found_and_not_forked(tmp_path: Path) -> None:
         fork(tree, read_tree(tree), LocalTree(tmp_path / "fork"), ForkRequest(batch_id=7))
 
 
-def test_half_a_savepoint_is_none(tmp_path: Path) -> None:
+def test_a_savepoint_without_its_manifest_does_not_count_as_one(tmp_path: Path) -> None:
     made = write_query(tmp_path, Traits())
     saved(made, tmp_path / "savepoint")
     (tmp_path / "savepoint/savepoint.json").unlink()
@@ -248,7 +250,7 @@ def test_an_output_is_rewound_with_its_log(
 
 @pytest.mark.parametrize("every", [3, 10])
 @pytest.mark.parametrize("batch", [1, 7, 11])
-def test_a_new_output_begins_with_the_log_of_a_rewound_one_without_its_entries(
+def test_a_new_output_begins_with_the_rewound_log_without_its_entries(
     tmp_path: Path, batch: int, every: int
 ) -> None:
     made = write_query(tmp_path, Traits(newest=12, compact_every=every))
@@ -273,7 +275,7 @@ def test_a_file_sink_without_its_log_in_the_new_place_is_refused(tmp_path: Path)
     assert refusals(asked(other, tmp_path, begins_output=False)) == []
 
 
-def test_the_preflight_finds_nothing_against_a_sound_rewind(tmp_path: Path) -> None:
+def test_the_preflight_allows_a_sound_rewind(tmp_path: Path) -> None:
     made = write_query(tmp_path, Traits())
 
     verdict = asked(made, tmp_path)
@@ -347,7 +349,7 @@ PLAN = PlanDescription(
         ),
     ],
 )
-def test_the_preflight_refuses(
+def test_the_preflight_refuses_exactly_the_check_that_fails(
     tmp_path: Path, check: Check, message: str, changes: dict[str, object]
 ) -> None:
     made = write_query(tmp_path, Traits())

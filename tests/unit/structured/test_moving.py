@@ -56,7 +56,7 @@ def test_a_directory_begins_with_the_files_that_were_not_read(tmp_path: Path) ->
     assert source.find({f"{n:05}.jsonl" for n in range(8, 13)}, is_start=False) == []
 
 
-def test_state_watermark_and_unknown_sources_stay_behind_by_name(tmp_path: Path) -> None:
+def test_state_watermark_and_unknown_sources_are_named_as_left_behind(tmp_path: Path) -> None:
     found = moved(tmp_path, operator="dedupe", sources=("rate", "kafka"))
 
     (start,) = found.sources

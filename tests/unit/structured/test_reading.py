@@ -15,7 +15,7 @@ from pipelines.structured.recovery import recovery_points
 from tests.structured_directories import Traits, Written, write_query
 
 
-def test_it_reads_batches_sources_and_state(tmp_path: Path) -> None:
+def test_the_reader_finds_batches_sources_and_state(tmp_path: Path) -> None:
     traits = Traits(sources=("file", "kafka", "rate-micro-batch", "rate"), is_running=True)
     made = write_query(tmp_path, traits)
 
@@ -61,7 +61,9 @@ def test_it_reads_batches_sources_and_state(tmp_path: Path) -> None:
         ("rocksdb2-changelog", Store.ROCKSDB_UNIQUE),
     ],
 )
-def test_it_tells_the_stores_apart(tmp_path: Path, store: str, kind: Store) -> None:
+def test_the_reader_recognises_the_kind_of_state_store(
+    tmp_path: Path, store: str, kind: Store
+) -> None:
     query = read(write_query(tmp_path, Traits(store=store)))
 
     assert query.store is kind
@@ -76,7 +78,7 @@ def test_sources_with_names_have_logs_by_name(tmp_path: Path) -> None:
     assert [query.log_of(source) is not None for source in sources] == [True, True]
 
 
-def test_the_oldest_batch_that_is_kept_is_no_recovery_point(tmp_path: Path) -> None:
+def test_the_oldest_kept_batch_is_no_recovery_point(tmp_path: Path) -> None:
     query = read(write_query(tmp_path, Traits(oldest=4)))
 
     points = recovery_points(query)
@@ -86,7 +88,7 @@ def test_the_oldest_batch_that_is_kept_is_no_recovery_point(tmp_path: Path) -> N
     assert examine(query) == ()
 
 
-def test_of_many_batches_it_opens_only_as_many_as_you_say(tmp_path: Path) -> None:
+def test_the_reader_opens_at_most_the_requested_number_of_batches(tmp_path: Path) -> None:
     made = write_query(tmp_path, Traits(has_output=False))
     opened: list[str] = []
 
@@ -127,7 +129,7 @@ def test_a_batch_that_is_planned_during_the_listing_is_no_finding(tmp_path: Path
     assert "abandoned-state" not in kinds
 
 
-def test_what_is_no_checkpoint_is_refused_with_a_hint(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_checkpoint_is_refused_with_a_hint(tmp_path: Path) -> None:
     made = write_query(tmp_path / "jobs" / "rides", Traits())
     root = str(tmp_path)
 

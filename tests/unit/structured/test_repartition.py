@@ -47,7 +47,7 @@ def test_the_preflight_refuses_a_repartition(
 
 
 @pytest.mark.parametrize("store", ["rocksdb", "rocksdb2-changelog"])
-def test_a_repartition_that_nothing_speaks_against_is_possible_and_explained(
+def test_a_repartition_without_objections_is_possible_and_explained(
     tmp_path: Path, store: str
 ) -> None:
     made = write_query(tmp_path, replace(ROCKSDB, store=store))
@@ -60,7 +60,7 @@ def test_a_repartition_that_nothing_speaks_against_is_possible_and_explained(
     assert "experimental" in told
 
 
-def test_an_operator_that_has_files_in_one_of_its_partitions_is_refused(tmp_path: Path) -> None:
+def test_an_operator_with_files_in_only_one_partition_is_refused(tmp_path: Path) -> None:
     """The operator has no key: Spark would move its only row to where the query does not look."""
     query = read_tree(LocalTree(write_query(tmp_path, ROCKSDB).checkpoint))
     (operator,) = query.operators

@@ -97,7 +97,7 @@ def test_the_end_of_the_input_waits_for_every_result() -> None:
     assert sum(row["orders"] for row in result.rows("windows")) == 50
 
 
-def test_a_failure_names_the_record_that_was_asked_for() -> None:
+def test_a_failed_request_names_the_offset_of_its_record() -> None:
     async def fails(row: dict[str, Any]) -> dict[str, Any]:
         if row["order"] == 17:
             raise ValueError("no such order")

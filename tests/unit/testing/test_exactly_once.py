@@ -70,7 +70,7 @@ def test_processes_die_at_every_named_point(point: FaultPoint) -> None:
     assert sum_of(run.table(), "n") == len(ROWS)
 
 
-def test_a_seed_gives_the_same_run_again() -> None:
+def test_the_same_seed_gives_the_same_run() -> None:
     one, other = (run_with_kills(per_minute(), ROWS, kills=5) for _ in range(2))
 
     assert one.kills == other.kills
@@ -121,7 +121,7 @@ def test_a_sink_that_overwrites_is_compared_by_its_newest_rows() -> None:
     assert_exactly_once(env.build(), ROWS, kills=2, newest_by={"out": ["product"]})
 
 
-def test_the_rows_go_to_the_source_that_is_named() -> None:
+def test_the_rows_go_to_the_named_source() -> None:
     assert_exactly_once(per_minute(), {"orders": ROWS}, kills=1, kill_count=1)
 
     with pytest.raises(Rejected, match="There is no source 'order'; there are: 'orders'"):
@@ -135,7 +135,7 @@ def test_the_rows_go_to_the_source_that_is_named() -> None:
         run_with_kills(two.build(), [{"n": 1}], kills=1)
 
 
-def test_too_few_rows_for_a_kill_are_no_proof() -> None:
+def test_a_run_without_a_kill_proves_nothing() -> None:
     env = Environment()
     env.from_rows([], ORDERS, uid="orders").collect(uid="out")
 
@@ -152,7 +152,7 @@ def test_a_pipeline_that_commits_nothing_proves_nothing() -> None:
         assert_exactly_once(env.build(), ROWS, kills=1)
 
 
-def test_a_sink_that_is_not_there_is_refused_by_name() -> None:
+def test_an_unknown_sink_is_refused_by_name() -> None:
     with pytest.raises(Rejected, match="There is no sink 'outs'; there are: 'out'"):
         assert_exactly_once(per_minute(), ROWS, kills=1, newest_by={"outs": ["product"]})
 

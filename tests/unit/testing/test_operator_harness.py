@@ -57,7 +57,7 @@ def pipeline() -> Pipeline:
     return env.build()
 
 
-def test_a_window_fires_with_the_watermark_and_late_rows_go_to_the_side() -> None:
+def test_a_watermark_fires_a_window_and_late_rows_go_to_the_side_output() -> None:
     harness = OperatorHarness(pipeline(), "windows", parallelism=2)
 
     harness.push([order("tea", 1), order("cup", 2), order("tea", 3)])
@@ -73,7 +73,7 @@ def test_a_window_fires_with_the_watermark_and_late_rows_go_to_the_side() -> Non
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 2)])
-def test_a_snapshot_goes_on_at_another_parallelism(before: int, after: int) -> None:
+def test_a_snapshot_can_be_restored_at_another_parallelism(before: int, after: int) -> None:
     first = OperatorHarness(pipeline(), "windows", parallelism=before)
     first.push([order(product, 1) for product in "abcdefg"])
 
@@ -86,7 +86,7 @@ def test_a_snapshot_goes_on_at_another_parallelism(before: int, after: int) -> N
     ]
 
 
-def test_processing_time_passes_when_the_test_says_so() -> None:
+def test_processing_time_advances_only_when_the_test_advances_it() -> None:
     harness = OperatorHarness(pipeline(), "timed")
     harness.push([order("tea", 1), order("tea", 2)])
 
@@ -150,9 +150,7 @@ def priced() -> Pipeline:
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 2)])
-def test_states_that_belong_to_no_key_are_restored_as_after_a_checkpoint(
-    before: int, after: int
-) -> None:
+def test_non_keyed_state_is_restored_as_after_a_checkpoint(before: int, after: int) -> None:
     products = list("abcdefg")
     first = OperatorHarness(priced(), "priced", parallelism=before)
     first.push([{"product": product, "n": ord(product)} for product in products], port=1)
@@ -169,7 +167,7 @@ def test_states_that_belong_to_no_key_are_restored_as_after_a_checkpoint(
     assert sorted(row["all"] for row in second.state("operator.all")) == sorted(products * after)
 
 
-def test_a_function_hears_of_a_snapshot_and_of_its_restore() -> None:
+def test_the_harness_calls_the_snapshot_and_restore_hooks_of_a_function() -> None:
     first = OperatorHarness(priced(), "priced")
     first.push([order("tea", 1)])
 

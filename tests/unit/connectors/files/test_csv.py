@@ -14,7 +14,9 @@ SCHEMA = pa.schema([("app_id", pa.int64()), ("user_id", pa.int64())])
 
 
 @pytest.mark.parametrize("wanted", [["app_id", "user_id"], ["user_id"]], ids=len)
-def test_a_value_that_does_not_fit_names_file_and_column(tmp_path: Path, wanted: list[str]) -> None:
+def test_a_value_that_does_not_fit_is_refused_by_file_and_column(
+    tmp_path: Path, wanted: list[str]
+) -> None:
     source = of_columns(SCHEMA, wanted, write(tmp_path, "1,2\n3,x\n"), 1 << 20)
 
     with pytest.raises(
@@ -40,7 +42,7 @@ BAD = {1: "x,2", 3: "4", 4: "4,5,6", 9: '"8,1', 17: "\\xff,1"}
 @pytest.mark.parametrize("block_bytes", [16, 1 << 20])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("wanted", [["app_id", "user_id"], ["app_id"]], ids=len)
-def test_each_line_that_does_not_fit_is_told_with_its_offset_and_all_others_are_read(
+def test_each_misfit_line_is_reported_with_its_offset_and_the_rest_are_read(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     wanted: list[str],
@@ -75,7 +77,7 @@ UNENDED = {
 @pytest.mark.parametrize("before", [0, 7])
 @pytest.mark.parametrize("lines", UNENDED.values(), ids=UNENDED)
 @pytest.mark.parametrize("wanted", [["app_id", "name"], ["app_id"]], ids=len)
-def test_a_quoted_value_that_does_not_end_in_its_line_is_told_and_all_others_are_read_once(
+def test_an_unclosed_quote_is_reported_and_all_other_lines_are_read_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     wanted: list[str],
@@ -105,7 +107,7 @@ def test_a_quoted_value_that_does_not_end_in_its_line_is_told_and_all_others_are
         assert rest == numbers[sum(at not in bad for at in range(offset)) :]
 
 
-def test_a_quoted_value_that_goes_on_is_refused_at_submission_by_its_line(tmp_path: Path) -> None:
+def test_an_unclosed_quote_is_refused_at_submission_with_its_line(tmp_path: Path) -> None:
     source = CsvFiles(write(tmp_path, '1,x\n7,"abc\n8,y\n'), schema=TEXT)
 
     with pytest.raises(
@@ -128,7 +130,7 @@ def test_a_quoted_value_that_goes_on_is_refused_at_submission_by_its_line(tmp_pa
 )
 @pytest.mark.parametrize("line_break", ["\n", "\r", "\r\n"])
 @pytest.mark.parametrize("wanted", [["app_id", "name"], ["app_id"]], ids=len)
-def test_a_line_break_is_refused_in_columns_of_every_type_also_in_one_that_is_not_read(
+def test_a_line_break_is_refused_in_every_column_type_even_if_unread(
     tmp_path: Path, type_: pa.DataType, wanted: list[str], line_break: str
 ) -> None:
     schema = pa.schema([("app_id", pa.int64()), ("name", type_)])
@@ -142,7 +144,7 @@ def test_a_line_break_is_refused_in_columns_of_every_type_also_in_one_that_is_no
 
 @pytest.mark.parametrize("block_bytes", [32, 1 << 20])
 @pytest.mark.parametrize("with_quotes", [False, True])
-def test_columns_that_are_not_wanted_may_hold_anything_and_the_others_come_as_the_schema_has_them(
+def test_unread_columns_may_hold_anything_without_disturbing_the_others(
     tmp_path: Path, with_quotes: bool, block_bytes: int
 ) -> None:
     others = ["x", "", "\\xff", "9" * 30, "y"] * 10
@@ -161,7 +163,7 @@ def test_columns_that_are_not_wanted_may_hold_anything_and_the_others_come_as_th
         assert rest["last"].to_pylist() == list(range(10 * offset, 500, 10))
 
 
-def test_a_value_that_is_missing_is_told_though_it_is_not_wanted(tmp_path: Path) -> None:
+def test_a_missing_value_is_reported_even_in_a_column_that_is_not_read(tmp_path: Path) -> None:
     source = of_columns(SCHEMA, ["app_id"], write(tmp_path, "1,2\n3\n"), 1 << 20)
 
     with pytest.raises(Rejected, match=r"a\.csv is malformed in line 2: .*Expected 2 columns"):
@@ -179,16 +181,14 @@ def test_a_value_that_is_missing_is_told_though_it_is_not_wanted(tmp_path: Path)
     ],
     ids=["absent", "twice"],
 )
-def test_columns_of_a_file_that_make_no_sense_are_refused(
-    tmp_path: Path, columns: list[str], said: str
-) -> None:
+def test_invalid_file_columns_are_refused(tmp_path: Path, columns: list[str], said: str) -> None:
     with pytest.raises(Rejected) as refused:
         CsvFiles(write(tmp_path, "1,2\n"), schema=SCHEMA, file_columns=columns)
 
     assert str(refused.value) == said
 
 
-def test_where_lines_do_not_end_alike_the_file_is_refused_and_no_line_is_blamed(
+def test_mixed_line_endings_refuse_the_file_without_blaming_a_line(
     tmp_path: Path,
 ) -> None:
     source = CsvFiles(write(tmp_path, "1,2\r3,4\r5\r"), schema=SCHEMA)
@@ -200,7 +200,7 @@ def test_where_lines_do_not_end_alike_the_file_is_refused_and_no_line_is_blamed(
 
 
 @pytest.mark.slow
-def test_a_line_of_64_mib_is_one_record_as_any_other(tmp_path: Path) -> None:
+def test_a_line_of_64_mib_is_read_as_one_record(tmp_path: Path) -> None:
     """The line is longer than a block that is parsed at once; reading starts before or after it."""
     schema = pa.schema([("key", pa.int64()), ("text", pa.string())])
     source = CsvFiles(write(tmp_path, f"1,x\n2,{'y' * (64 << 20)}\n3,z\n"), schema=schema)

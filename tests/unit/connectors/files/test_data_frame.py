@@ -43,7 +43,7 @@ def test_with_event_time_splits_are_read_side_by_side(tmp_path: Path) -> None:
     assert reader.watermark_ms() == 5 - 1
 
 
-def test_a_point_goes_on_in_the_rows_that_it_has_read_and_a_start_in_the_newest(
+def test_a_restore_reads_its_old_rows_and_a_fresh_start_the_newest(
     tmp_path: Path,
 ) -> None:
     source = source_in(tmp_path)
@@ -58,7 +58,9 @@ def test_a_point_goes_on_in_the_rows_that_it_has_read_and_a_start_in_the_newest(
     assert read(source) == [7]
 
 
-def test_a_subtask_that_had_not_looked_goes_on_in_the_rows_of_the_others(tmp_path: Path) -> None:
+def test_a_subtask_that_had_not_looked_yet_resumes_in_the_rows_of_the_others(
+    tmp_path: Path,
+) -> None:
     source = source_in(tmp_path)
     keep(source, [[0, 1], [2, 3]])
     looked, late = (reader_of(source, subtask=subtask, parallelism=2) for subtask in range(2))
@@ -72,7 +74,7 @@ def test_a_subtask_that_had_not_looked_goes_on_in_the_rows_of_the_others(tmp_pat
 
 
 @pytest.mark.parametrize("power", ["stays", "fails"])
-def test_a_driver_that_dies_at_any_step_of_a_start_leaves_the_next_one_a_way(
+def test_a_crash_at_any_step_of_a_start_does_not_block_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str
 ) -> None:
     """If the driver had finished its rows, a restore finds them."""
@@ -96,7 +98,7 @@ def test_a_driver_that_dies_at_any_step_of_a_start_leaves_the_next_one_a_way(
     pytest.fail("it takes a bounded number of steps")
 
 
-def test_a_listing_and_what_is_newest_are_never_there_in_part(
+def test_the_listing_and_the_newest_marker_are_written_atomically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each file is synced under a name that readers ignore; afterwards, every user may read it."""
@@ -116,7 +118,7 @@ def test_a_listing_and_what_is_newest_are_never_there_in_part(
         assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_what_was_not_finished_is_never_read_and_goes_with_the_next_start(tmp_path: Path) -> None:
+def test_unfinished_rows_are_never_read_and_the_next_start_removes_them(tmp_path: Path) -> None:
     source = source_in(tmp_path)
     assert not source.has_rows
     write_part(source.begin(), 0, [8, 9])
@@ -130,7 +132,7 @@ def test_what_was_not_finished_is_never_read_and_goes_with_the_next_start(tmp_pa
     assert sorted(path.name for path in source.directory.iterdir()) == [NEWEST, "rows-2"]
 
 
-def test_rows_that_were_replaced_or_taken_away_are_refused_by_name(tmp_path: Path) -> None:
+def test_replaced_or_deleted_rows_are_refused_by_name(tmp_path: Path) -> None:
     source = source_in(tmp_path)
     keep(source, [[0, 1]])
     point = reader_of(source)
@@ -147,7 +149,7 @@ def test_rows_that_were_replaced_or_taken_away_are_refused_by_name(tmp_path: Pat
         check_still_there(source, split)
 
 
-def test_a_lost_listing_is_no_empty_data_frame(tmp_path: Path) -> None:
+def test_a_lost_listing_is_not_taken_for_an_empty_data_frame(tmp_path: Path) -> None:
     source = source_in(tmp_path)
     keep(source, [[0]])
 

@@ -28,7 +28,7 @@ ROWS = [
 ]
 
 
-def test_a_row_is_an_object_on_a_line_with_every_column(tmp_path: Path) -> None:
+def test_each_row_becomes_one_json_line_with_every_column(tmp_path: Path) -> None:
     lines = written(tmp_path, pa.Table.from_pylist(ROWS, SCHEMA))
 
     assert [json.loads(line) for line in lines] == [
@@ -46,7 +46,7 @@ def test_our_own_source_reads_back_what_was_written(tmp_path: Path) -> None:
     assert pa.Table.from_batches(source.read(0, 0)).equals(table)
 
 
-def test_what_json_lacks_is_text_or_null(tmp_path: Path) -> None:
+def test_values_that_json_lacks_become_text_or_null(tmp_path: Path) -> None:
     table = pa.table(
         {
             "decimal": pa.array([Decimal("1.50")]),

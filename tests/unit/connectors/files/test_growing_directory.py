@@ -13,7 +13,7 @@ from pipelines.domain.errors import Rejected, Retryable
 SCHEMA = pa.schema([("id", pa.int64())])
 
 
-def test_files_found_together_are_read_by_name_and_unfinished_ones_are_not_seen(
+def test_files_are_read_in_name_order_and_unfinished_ones_are_skipped(
     tmp_path: Path,
 ) -> None:
     for name in ("b.jsonl", "a.jsonl", ".c.jsonl", "_d.jsonl", "e.txt"):
@@ -77,7 +77,7 @@ def test_a_malformed_file_is_refused_at_the_start_and_an_empty_directory_is_not(
         source_in(tmp_path).validate()
 
 
-def test_a_file_that_vanishes_while_files_are_looked_for_is_no_reason_to_end(
+def test_a_file_that_vanishes_during_discovery_is_retryable(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "a.jsonl").symlink_to(tmp_path / "nowhere")
@@ -86,7 +86,7 @@ def test_a_file_that_vanishes_while_files_are_looked_for_is_no_reason_to_end(
         source_in(tmp_path).find(set(), is_start=False)
 
 
-def test_an_interval_is_told_in_milliseconds(tmp_path: Path) -> None:
+def test_the_discovery_interval_is_reported_in_milliseconds(tmp_path: Path) -> None:
     source = json_lines_directory(tmp_path, schema=SCHEMA, look_every=timedelta(seconds=2))
 
     assert source.discovery_interval_ms == 2_000

@@ -36,7 +36,7 @@ def test_blank_lines_count_as_lines_and_not_as_records(tmp_path: Path) -> None:
         list(source.read(0, 1))
 
 
-def test_a_missing_field_is_null_and_one_that_was_not_asked_for_is_left_out(tmp_path: Path) -> None:
+def test_a_missing_field_is_null_and_an_unrequested_one_is_left_out(tmp_path: Path) -> None:
     source = source_of(tmp_path, ['{"id": 1, "more": {"deep": [1]}}', '{"name": "b"}'])
 
     rows = [row for batch in source.read(0, 0) for row in batch.to_pylist()]
@@ -55,7 +55,7 @@ def test_a_record_without_event_time_is_refused_with_its_line(tmp_path: Path) ->
 
 @pytest.mark.parametrize("block_bytes", [20, 50, 10_000])
 @pytest.mark.parametrize("bad", [0, 3, 9])
-def test_what_is_before_a_line_that_cannot_be_read_comes_first_and_reading_goes_on_behind_it(
+def test_reading_yields_rows_before_a_malformed_line_and_resumes_after_it(
     tmp_path: Path, bad: int, block_bytes: int
 ) -> None:
     lines = [f'{{"id": {number}}}' for number in range(10)]
@@ -74,7 +74,7 @@ def test_what_is_before_a_line_that_cannot_be_read_comes_first_and_reading_goes_
     )
 
 
-def test_a_line_without_event_time_is_one_record_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_line_without_event_time_is_one_malformed_record(tmp_path: Path) -> None:
     schema = pa.schema([("at", EVENT_TIME)])
     (tmp_path / "a.jsonl").write_text('{"at": "2026-01-01T00:00:00Z"}\n{"no": 1}\n')
     batches = JsonLinesFiles(tmp_path, schema=schema, timestamp_column="at").read(0, 0)
@@ -85,7 +85,7 @@ def test_a_line_without_event_time_is_one_record_that_cannot_be_read(tmp_path: P
     assert (refused.value.offset, refused.value.text) == (1, '{"no": 1}')
 
 
-def test_of_two_faults_in_a_block_the_first_record_is_told_and_none_before_it_is_lost(
+def test_the_earlier_of_two_faults_is_reported_and_no_record_before_it_is_lost(
     tmp_path: Path,
 ) -> None:
     """The record without a time comes first, but is found after the one that does not fit."""
@@ -116,7 +116,7 @@ def test_a_line_beyond_the_limit_is_refused_before_it_fills_the_memory(
         list(source.read(0, 0))
 
 
-def test_lines_that_fit_one_by_one_are_decoded_and_the_first_that_does_not_is_told() -> None:
+def test_decoding_names_the_first_line_that_does_not_fit() -> None:
     assert decode_lines([], SCHEMA).num_rows == 0
     with pytest.raises(MalformedLine) as malformed:
         decode_lines([b'{"id": 1}', b'{"id": true}', b"["], SCHEMA)
@@ -133,7 +133,7 @@ def test_lines_that_fit_one_by_one_are_decoded_and_the_first_that_does_not_is_to
         ([b"", b'{"id": 1}'], 0),
     ],
 )
-def test_objects_that_are_as_many_as_lines_and_not_one_in_each_are_refused(
+def test_as_many_objects_as_lines_but_not_one_per_line_are_refused(
     lines: list[bytes], malformed: int
 ) -> None:
     with pytest.raises(MalformedLine) as refused:

@@ -24,7 +24,7 @@ Deed = Callable[[Host], None]
 
 
 @pytest.mark.parametrize("power", ["stays", "fails"])
-def test_a_death_at_any_step_of_writing_costs_nothing(
+def test_a_crash_at_any_step_of_writing_loses_or_doubles_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str
 ) -> None:
     """Committed output stays, even if no process commits it again."""
@@ -36,7 +36,7 @@ def test_a_death_at_any_step_of_writing_costs_nothing(
 
 
 @pytest.mark.parametrize("power", ["stays", "fails"])
-def test_a_death_at_any_step_of_a_restore_costs_nothing(
+def test_a_crash_at_any_step_of_a_restore_loses_or_doubles_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str
 ) -> None:
     """Files that a first try set aside remain for a second try, and for a restore of the newest."""

@@ -31,7 +31,7 @@ def test_batches_are_bounded(tmp_path: Path) -> None:
     assert [batch.num_rows for batch in source.read(0, 0)] == [10, 10, 5]
 
 
-def test_each_cycle_moves_every_timestamp_on(tmp_path: Path) -> None:
+def test_each_cycle_shifts_every_timestamp_by_a_year(tmp_path: Path) -> None:
     file = write(tmp_path, rows(3))
     source = ParquetFiles([file], schema=SCHEMA, timestamp_column="at", forever=True)
 
@@ -52,7 +52,7 @@ def test_a_column_of_another_type_is_refused_by_name(tmp_path: Path) -> None:
     assert str(refused.value) == f"Column id of the input file {file} is string, not int64."
 
 
-def test_a_record_without_event_time_is_told_with_its_offset_and_all_others_are_read(
+def test_records_without_event_time_are_reported_by_offset_others_are_read(
     tmp_path: Path,
 ) -> None:
     times = pa.array([1, 2, None, 4, None, 6], EVENT_TIME)
@@ -91,7 +91,7 @@ def test_a_directory_is_read_in_name_order_without_hidden_files(tmp_path: Path) 
     assert [source.split_id(index) for index in range(3)] == ["a.parquet", "b.parquet", None]
 
 
-def test_a_listing_notices_a_file_that_is_gone_and_leaves_the_others_their_places(
+def test_a_listing_reports_a_missing_file_and_keeps_the_places_of_the_others(
     tmp_path: Path,
 ) -> None:
     for name in ("a.parquet", "b.parquet", "c.parquet"):
@@ -112,7 +112,7 @@ def test_a_listing_notices_a_file_that_is_gone_and_leaves_the_others_their_place
         source.validate()
 
 
-def test_a_listing_that_makes_no_sense_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_malformed_listing_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "_files.json").write_text("[1]")
 
     with pytest.raises(Rejected, match=r"The listing .*_files\.json is malformed"):

@@ -50,7 +50,7 @@ ROWS = [
 ]
 
 
-def test_a_record_comes_back_as_it_was_whatever_its_columns_hold(tmp_path: Path) -> None:
+def test_a_record_is_restored_exactly_for_any_column_values(tmp_path: Path) -> None:
     written = pa.RecordBatch.from_pylist(ROWS, schema=SCHEMA)
     put(tmp_path, [record_text(written.slice(row, 1)) for row in range(len(ROWS))])
 
@@ -61,7 +61,7 @@ def test_a_record_comes_back_as_it_was_whatever_its_columns_hold(tmp_path: Path)
     assert [each.num_rows for each in source.read(SplitProgress(split.name, 1))] == [1]
 
 
-def test_what_is_set_aside_while_it_is_read_is_for_the_next_run(tmp_path: Path) -> None:
+def test_records_quarantined_during_a_replay_wait_for_the_next_run(tmp_path: Path) -> None:
     put(tmp_path, ["{}"])
     source = quarantined_records(tmp_path, schema=SCHEMA)
     (split,) = source.find(set(), is_start=True)
@@ -71,7 +71,7 @@ def test_what_is_set_aside_while_it_is_read_is_for_the_next_run(tmp_path: Path) 
     assert source.find({split.name}, is_start=False) == []
 
 
-def test_a_record_that_could_not_be_read_is_told_apart_from_those_around_it(
+def test_an_unreadable_record_is_reported_without_losing_its_neighbours(
     tmp_path: Path,
 ) -> None:
     torn = '{"n": oops' + BLOCK_BYTES * "x"
@@ -88,7 +88,7 @@ def test_a_record_that_could_not_be_read_is_told_apart_from_those_around_it(
 
 
 @pytest.mark.parametrize("type_", [pa.list_(pa.binary()), pa.map_(pa.string(), pa.int8())])
-def test_a_column_that_a_line_does_not_hold_as_it_was_is_refused(
+def test_a_column_that_json_cannot_restore_exactly_is_refused(
     tmp_path: Path, type_: pa.DataType
 ) -> None:
     with pytest.raises(Rejected, match=r"Column c of type .* does not come back"):

@@ -19,7 +19,7 @@ OWN = RunId("run-2")
 OLD, OTHER = "part-run-1-00000003-0-0.jsonl", "part-run-1-00000004-1-0.jsonl"
 
 
-def test_it_finds_what_other_runs_have_set_aside_and_gives_each_record_as_it_was(
+def test_only_files_of_other_runs_are_found_and_records_come_back_unchanged(
     tmp_path: Path,
 ) -> None:
     put(tmp_path, OLD, [1, 2])
@@ -37,7 +37,7 @@ def test_it_finds_what_other_runs_have_set_aside_and_gives_each_record_as_it_was
 
 
 @pytest.mark.parametrize("is_start", [True, False])
-def test_what_is_known_is_not_found_again_and_nothing_is_without_looking(
+def test_a_known_file_is_not_found_again_and_none_if_looking_is_off(
     tmp_path: Path, is_start: bool
 ) -> None:
     put(tmp_path, OLD, [1])
@@ -50,7 +50,7 @@ def test_what_is_known_is_not_found_again_and_nothing_is_without_looking(
     assert replayed(tmp_path / "none").find(set(), is_start=is_start) == []
 
 
-def test_a_file_that_has_changed_is_named(tmp_path: Path) -> None:
+def test_a_changed_quarantine_file_is_refused_by_name(tmp_path: Path) -> None:
     put(tmp_path, OLD, [1])
     source = replayed(tmp_path)
     (split,) = source.find(set(), is_start=True)

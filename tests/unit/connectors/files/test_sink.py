@@ -79,7 +79,7 @@ def test_records_leave_memory_in_row_groups(
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [4, 4, 2]
 
 
-def test_the_next_attempt_removes_what_was_in_progress_even_of_subtasks_that_are_gone(
+def test_the_next_attempt_removes_unfinished_files_even_of_removed_subtasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "ROW_GROUP_ROWS", 1)
@@ -93,7 +93,7 @@ def test_the_next_attempt_removes_what_was_in_progress_even_of_subtasks_that_are
     assert hidden(tmp_path, "in-progress") == []
 
 
-def test_whoever_takes_a_directory_over_removes_what_was_in_progress(
+def test_a_run_that_takes_over_a_directory_removes_unfinished_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "ROW_GROUP_ROWS", 1)
@@ -106,7 +106,7 @@ def test_whoever_takes_a_directory_over_removes_what_was_in_progress(
 
 
 @pytest.mark.parametrize("moment", ["open", "close"])
-def test_what_a_dying_slot_prepared_after_the_rewind_is_removed(
+def test_a_file_that_a_dying_slot_prepares_after_the_rewind_is_removed(
     tmp_path: Path, moment: str
 ) -> None:
     dying = opened(tmp_path, subtask=1)
@@ -124,7 +124,7 @@ def test_what_a_dying_slot_prepared_after_the_rewind_is_removed(
     assert hidden(tmp_path, "prepared") == [".prepared-run-1-a1-00000001-1-0.parquet"]
 
 
-def test_a_slot_that_is_replaced_amid_preparing_takes_its_file_back(
+def test_a_slot_replaced_while_it_prepares_removes_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dying = opened(tmp_path)
@@ -143,7 +143,7 @@ def test_a_slot_that_is_replaced_amid_preparing_takes_its_file_back(
     assert hidden(tmp_path, "prepared") == []
 
 
-def test_what_an_older_attempt_left_whenever_goes_with_the_first_checkpoint_of_a_later_one(
+def test_the_first_checkpoint_of_an_attempt_removes_leftovers_of_older_ones(
     tmp_path: Path,
 ) -> None:
     """Its checkpoint lies before the point that the later attempt begins from."""
@@ -189,7 +189,7 @@ def test_an_attempt_leaves_its_own_files_in_progress_alone(
     assert len(hidden(tmp_path, "in-progress")) == 1
 
 
-def test_a_rewind_removes_prepared_files_of_its_own_run_behind_the_point_only(
+def test_a_rewind_removes_only_its_own_runs_prepared_files_after_the_point(
     tmp_path: Path,
 ) -> None:
     for run_id in (OTHER, RUN):
@@ -208,9 +208,7 @@ def test_a_rewind_removes_prepared_files_of_its_own_run_behind_the_point_only(
     ]
 
 
-def test_closing_drops_what_was_not_prepared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_removes_unprepared_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "ROW_GROUP_ROWS", 1)
     writer = opened(tmp_path)
     writer.write(records(1))
@@ -221,7 +219,7 @@ def test_closing_drops_what_was_not_prepared(
 
 
 @pytest.mark.parametrize("hidden", ["_superseded", "_superseded/run-2"])
-def test_what_was_set_aside_and_cannot_be_listed_now_is_not_taken_for_nothing(
+def test_superseded_files_that_cannot_be_listed_do_not_count_as_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str
 ) -> None:
     """The point needs it: without it committed rows would be missing."""
@@ -278,7 +276,7 @@ def test_a_prepared_file_that_is_lost_is_reported_by_name(tmp_path: Path) -> Non
     assert loss.value.checkpoint_id == 1
 
 
-def test_a_file_that_was_prepared_for_another_directory_is_left_to_whoever_writes_there(
+def test_a_file_prepared_for_another_directory_is_left_to_its_writer(
     tmp_path: Path,
 ) -> None:
     """A point restored into another pipeline names files that the original's sinks prepared."""
@@ -291,7 +289,7 @@ def test_a_file_that_was_prepared_for_another_directory_is_left_to_whoever_write
     assert hidden(tmp_path / "original", "prepared") != []
 
 
-def test_a_directory_that_was_moved_keeps_what_was_prepared_in_it(tmp_path: Path) -> None:
+def test_a_moved_directory_keeps_its_prepared_files(tmp_path: Path) -> None:
     _, committables = prepared(tmp_path / "original")
     (tmp_path / "original").rename(tmp_path / "moved")
 
@@ -300,7 +298,7 @@ def test_a_directory_that_was_moved_keeps_what_was_prepared_in_it(tmp_path: Path
     assert shown(tmp_path / "moved") == ["part-run-1-00000001-0-0.parquet"]
 
 
-def test_a_file_is_digested_while_it_is_written(tmp_path: Path) -> None:
+def test_a_committable_holds_the_length_and_digest_of_its_file(tmp_path: Path) -> None:
     _, [committable] = prepared(tmp_path)
 
     content = (tmp_path / ".prepared-run-1-a1-00000001-0-0.parquet").read_bytes()
@@ -308,7 +306,7 @@ def test_a_file_is_digested_while_it_is_written(tmp_path: Path) -> None:
     assert committable["digest"] == f"blake3:{blake3(content).hexdigest()}"
 
 
-def test_a_file_that_the_disk_has_taken_only_in_part_is_not_prepared(
+def test_a_file_that_the_disk_stored_only_in_part_is_not_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = opened(tmp_path)
@@ -320,7 +318,7 @@ def test_a_file_that_the_disk_has_taken_only_in_part_is_not_prepared(
 
 
 @pytest.mark.parametrize("is_altered", [False, True])
-def test_what_an_older_release_has_prepared_is_told_by_the_digest_that_it_computed(
+def test_a_file_prepared_by_an_older_release_is_checked_by_its_old_digest(
     tmp_path: Path, is_altered: bool
 ) -> None:
     writer, [committable] = prepared(tmp_path)
@@ -385,9 +383,7 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"pipeline": "\xff"}'])
-def test_an_owner_file_that_makes_no_sense_is_refused_by_name(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_malformed_owner_file_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "_ftdash.json").write_bytes(content)
 
     with pytest.raises(Rejected, match=r"_ftdash\.json does not say whose output this is"):
@@ -403,7 +399,7 @@ def test_a_column_that_parquet_cannot_store_is_refused_by_name(tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", [PARQUET, JSON_LINES])
-def test_a_value_of_64_mib_is_one_record_as_any_other_also_to_our_own_source(
+def test_a_value_of_64_mib_is_written_and_read_back_as_one_record(
     tmp_path: Path, format: FileFormat
 ) -> None:
     schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -420,13 +416,13 @@ def test_a_value_of_64_mib_is_one_record_as_any_other_also_to_our_own_source(
     assert set(rows[1]["text"]) == {"y"}
 
 
-def test_validating_makes_nothing(tmp_path: Path) -> None:
+def test_validating_creates_nothing(tmp_path: Path) -> None:
     sink(tmp_path / "out").validate(SCHEMA)
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_refuses_may_be_tried_again(tmp_path: Path) -> None:
+def test_a_failed_write_to_disk_is_retryable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(Retryable, match=r"Writing to .*/file/out failed"):

@@ -69,7 +69,7 @@ def registry() -> Iterator[Registry]:
 
 
 @pytest.mark.parametrize("has_registry", [False, True])
-def test_what_was_written_is_read(registry: Registry, has_registry: bool) -> None:
+def test_written_rows_are_read_back(registry: Registry, has_registry: bool) -> None:
     place = SchemaRegistry(registry.url) if has_registry else None
     values = AvroValues(ALL, registry=place)
     rows = pa.RecordBatch.from_pylist([FULL, NOTHING_IN_IT, FULL], schema=ALL)
@@ -83,7 +83,7 @@ def test_what_was_written_is_read(registry: Registry, has_registry: bool) -> Non
         assert len(registry.asked) == 2, "the schema is registered once and asked for once"
 
 
-def test_columns_follow_the_names_of_the_fields_and_schemas_may_change_within_a_batch(
+def test_columns_match_fields_by_name_even_if_the_schema_changes_in_a_batch(
     registry: Registry,
 ) -> None:
     old = record([("n", "int"), ("more", {"type": "array", "items": "long"})])
@@ -129,7 +129,7 @@ def test_columns_follow_the_names_of_the_fields_and_schemas_may_change_within_a_
         ),
     ],
 )
-def test_a_schema_that_does_not_go_with_the_columns_is_refused_by_name(
+def test_a_schema_that_does_not_match_the_columns_is_refused_by_name(
     registry: Registry, schema: list[tuple[str, Any]], why: str
 ) -> None:
     text = json.dumps(record(schema))
@@ -146,7 +146,7 @@ def test_a_schema_that_does_not_go_with_the_columns_is_refused_by_name(
         AvroValues(COLUMNS, avro_schema=text)
 
 
-def test_a_field_that_may_be_null_does_not_go_into_a_column_that_may_not() -> None:
+def test_a_nullable_field_does_not_fit_a_non_nullable_column() -> None:
     columns = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 
     with pytest.raises(Rejected, match=r"field Order\.n may be null, its column may not"):
@@ -171,7 +171,7 @@ def test_enums_and_uuids_are_text_and_a_schema_may_refer_to_another(registry: Re
     assert decoded.rows.to_pylist() == [{"colour": "BLUE", "id": "1-2"}]
 
 
-def test_a_value_that_its_column_cannot_hold_is_a_problem_of_that_record_alone() -> None:
+def test_a_value_that_its_column_cannot_hold_affects_only_its_own_record() -> None:
     columns = pa.schema([("at", pa.timestamp("ns", "UTC")), ("n", pa.int64())])
     schema = record([("at", {"type": "long", "logicalType": "timestamp-millis"}), ("n", "long")])
     values = AvroValues(columns, avro_schema=json.dumps(schema))
@@ -190,7 +190,7 @@ GOOD_ROW = {"n": 7, "text": "seven", "at": FULL["at"]}
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(0, 30), st.binary(max_size=3))
 @example([b"\x02\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"], 0, b"")
 @example([b"\x02\x0e\x02\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"], 3, b"")
-def test_whatever_the_bytes_are_each_record_is_a_row_or_a_problem(
+def test_each_record_of_arbitrary_bytes_is_a_row_or_a_problem(
     strange: list[bytes], cut: int, tail: bytes
 ) -> None:
     """Truncated, with extra bytes, or with huge or negative lengths, between good records."""
@@ -213,7 +213,9 @@ def test_whatever_the_bytes_are_each_record_is_a_row_or_a_problem(
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=8))
-def test_what_is_not_in_the_wire_format_is_a_problem_without_a_question(value: bytes) -> None:
+def test_bytes_outside_the_wire_format_are_rejected_without_a_registry_request(
+    value: bytes,
+) -> None:
     values = AvroValues(COLUMNS, registry=SchemaRegistry("http://nowhere.invalid"))
     if value[:1] == b"\0" and len(value) >= 5:
         value = b"\1" + value[1:]
@@ -225,7 +227,7 @@ def test_what_is_not_in_the_wire_format_is_a_problem_without_a_question(value: b
 
 
 @pytest.mark.parametrize("status", [500, 503])
-def test_a_registry_that_fails_is_asked_again_later_and_loses_no_record(
+def test_a_failing_registry_is_asked_again_and_no_record_is_lost(
     registry: Registry, status: int
 ) -> None:
     values = AvroValues(COLUMNS, registry=SchemaRegistry(registry.url))
@@ -240,7 +242,7 @@ def test_a_registry_that_fails_is_asked_again_later_and_loses_no_record(
     assert decoder.decoded(fetched([header_of(number) + record])).rows.equals(rows)
 
 
-def test_a_refused_login_is_a_sentence_without_the_password(registry: Registry) -> None:
+def test_a_refused_login_is_reported_without_the_password(registry: Registry) -> None:
     security = {"basic.auth.user.info": "ann:hidden-word"}
     place = SchemaRegistry(registry.url, security)
     registry.status = 401
@@ -253,13 +255,13 @@ def test_a_refused_login_is_a_sentence_without_the_password(registry: Registry) 
 @pytest.mark.parametrize(
     "url", ["registry:8081", "ftp://registry", "http://ann:word@registry:8081"]
 )
-def test_an_address_that_is_none_or_holds_a_password_is_refused(url: str) -> None:
+def test_an_invalid_address_or_one_with_a_password_is_refused(url: str) -> None:
     with pytest.raises(Rejected, match="The address of a schema registry") as refused:
         SchemaRegistry(url)
     assert "word@" not in str(refused.value)
 
 
-def test_a_registry_that_does_not_take_the_schema_is_known_before_the_start(
+def test_a_schema_that_the_registry_rejects_is_reported_before_the_start(
     registry: Registry,
 ) -> None:
     values = AvroValues(COLUMNS, registry=SchemaRegistry(registry.url))
@@ -273,7 +275,7 @@ def test_a_registry_that_does_not_take_the_schema_is_known_before_the_start(
     assert registry.subjects == {"orders-value": [1]}, "nothing is registered before the start"
 
 
-def test_columns_that_are_not_those_of_the_format_are_refused() -> None:
+def test_columns_that_differ_from_the_format_are_refused() -> None:
     values = AvroValues(COLUMNS)
 
     check_columns(values, COLUMNS, "t")

@@ -23,7 +23,7 @@ NO_TOPICS = ["", ".", "..", "../t", "^t.*", "a*", "a{b}", "a\nb", "t\n", "t;u", 
 
 
 @pytest.mark.parametrize("topic", [*NO_TOPICS, HOSTILE, NUL, LONG], ids=repr)
-def test_a_topic_that_cannot_be_is_refused_in_one_sentence(topic: str) -> None:
+def test_an_invalid_topic_name_is_refused_in_one_sentence(topic: str) -> None:
     with pytest.raises(Rejected) as of_source:
         KafkaTopics(NOWHERE, ("good", topic), format=JsonValues(SCHEMA))
 
@@ -38,7 +38,7 @@ def test_a_topic_that_cannot_be_is_refused_in_one_sentence(topic: str) -> None:
 
 
 @pytest.mark.parametrize("topic", ["a", "A.b_c-9", "...", LONGEST], ids=repr)
-def test_every_name_that_a_topic_can_have_may_be_read(topic: str) -> None:
+def test_every_valid_topic_name_is_accepted(topic: str) -> None:
     assert KafkaTopics(NOWHERE, (topic,), format=JsonValues(SCHEMA)).topics == (topic,)
 
 
@@ -51,7 +51,7 @@ def test_every_name_that_a_topic_can_have_may_be_read(topic: str) -> None:
     ],
     ids=["empty", "NUL", "half a character"],
 )
-def test_a_group_that_would_end_the_process_is_refused(group: str, sentence: str) -> None:
+def test_a_group_name_that_would_abort_the_client_is_refused(group: str, sentence: str) -> None:
     """The client takes such a name for no name at all, and aborts."""
     with pytest.raises(Rejected, match=rf"^[ -~]*Kafka group [ -~]*{sentence}[ -~]*\.$"):
         KafkaTopics(NOWHERE, ("t",), format=JsonValues(SCHEMA), group=group)

@@ -11,7 +11,7 @@ OURS = KafkaOwnership("delays", "out")
 
 
 @pytest.mark.parametrize("uid", ["sink", "a/b", "t/1/2/3", "50% off", "-", ".*"])
-def test_a_name_is_read_as_it_was_written(uid: str) -> None:
+def test_a_transaction_name_is_parsed_back_as_written(uid: str) -> None:
     name = TransactionName(Uid(uid), RunId("run/1"), Attempt(2), 3, 4)
 
     assert OURS.name_of(OURS.id_of(name)) == name
@@ -26,14 +26,14 @@ def test_a_name_is_read_as_it_was_written(uid: str) -> None:
         KafkaOwnership("dela.s", "out"),
     ],
 )
-def test_a_name_of_another_pipeline_or_topic_is_a_strangers(stranger: KafkaOwnership) -> None:
+def test_a_name_of_another_pipeline_or_topic_is_foreign(stranger: KafkaOwnership) -> None:
     name = TransactionName(Uid("sink"), RunId("run-1"), Attempt(1), 0, 1)
 
     assert OURS.name_of(stranger.id_of(name)) is None
     assert stranger.name_of(OURS.id_of(name)) is None
 
 
-def test_what_publishes_a_log_is_no_transaction_to_end() -> None:
+def test_a_log_id_is_not_taken_for_a_transaction_to_end() -> None:
     assert OURS.name_of(OURS.log_id(Uid("sink"), RunId("run-1"), 0)) is None
     assert OURS.name_of(f"{OURS.prefix}/validation") is None
 
@@ -54,7 +54,7 @@ def test_the_log_of_another_run_is_known_by_its_name(
     assert OURS.is_log_of_another_run(transactional_id, RunId("run-1")) is is_left_behind
 
 
-def test_security_settings_are_said_in_the_words_of_the_other_client() -> None:
+def test_security_settings_are_translated_for_the_other_client() -> None:
     security = {
         "security.protocol": "sasl_ssl",
         "sasl.mechanism": "PLAIN",

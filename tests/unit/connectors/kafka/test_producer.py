@@ -15,7 +15,7 @@ from pipelines.domain.errors import Rejected, Retryable
 OUTPUT = KafkaOutput(KafkaAddress("broker:9092"), "views", RecordForm(), timedelta(minutes=1))
 
 
-def test_a_client_whose_queue_is_full_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_client_queue_is_retryable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_module, "Producer", FullClient)
     producer = TransactionalProducer(OUTPUT, "ours")
 
@@ -23,7 +23,9 @@ def test_a_client_whose_queue_is_full_is_tried_again(monkeypatch: pytest.MonkeyP
         producer.write(pa.record_batch({"id": [1]}))
 
 
-def test_a_client_that_lost_why_it_ended_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_lost_the_reason_for_its_end_is_asked_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A client that is fenced while it flushes sometimes loses the reason."""
     monkeypatch.setattr(producer_module, "Producer", SilentClient)
     producer = TransactionalProducer(OUTPUT, "ours")
@@ -32,7 +34,9 @@ def test_a_client_that_lost_why_it_ended_is_asked_for_it(monkeypatch: pytest.Mon
         producer.flush()
 
 
-def test_what_is_no_end_of_the_client_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_does_not_end_the_client_is_not_taken_for_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(producer_module, "Producer", SilentClient)
     monkeypatch.setattr(SilentClient, "problem", KafkaError(KafkaError._STATE))
     producer = TransactionalProducer(OUTPUT, "ours")
@@ -41,7 +45,7 @@ def test_what_is_no_end_of_the_client_is_not_taken_for_one(monkeypatch: pytest.M
         producer.flush()
 
 
-def test_what_is_refused_is_told_before_the_rest_has_been_waited_for(
+def test_a_flush_reports_a_refused_record_without_waiting_for_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a refused record, a client sends no more of its transaction."""
@@ -54,7 +58,7 @@ def test_what_is_refused_is_told_before_the_rest_has_been_waited_for(
     assert producer._client.waited_s < 1
 
 
-def test_what_is_never_taken_is_not_waited_for_any_longer_than_a_delivery_may_take(
+def test_a_flush_waits_no_longer_than_a_delivery_may_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(producer_module, "Producer", WaitingClient)

@@ -52,7 +52,7 @@ def registry() -> Iterator[Registry]:
 
 
 @pytest.mark.parametrize("has_registry", [False, True])
-def test_what_was_written_is_read(registry: Registry, has_registry: bool) -> None:
+def test_written_rows_are_read_back(registry: Registry, has_registry: bool) -> None:
     place = SchemaRegistry(registry.url) if has_registry else None
     values = ProtobufValues(COLUMNS, ORDER, registry=place)
     rows = pa.RecordBatch.from_pylist([FULL, UNSET, FULL], schema=COLUMNS)
@@ -77,14 +77,14 @@ def test_what_was_written_is_read(registry: Registry, has_registry: bool) -> Non
         (("place", pa.struct([("y", pa.int64())])), "message Place has no field y"),
     ],
 )
-def test_a_column_that_does_not_go_with_the_message_is_refused(
+def test_a_column_that_does_not_match_the_message_is_refused(
     column: tuple[str, pa.DataType], why: str
 ) -> None:
     with pytest.raises(Rejected, match=f"The Protobuf message does not go with the columns: {why}"):
         ProtobufValues(pa.schema([column]), ORDER)
 
 
-def test_a_version_of_the_message_that_would_be_read_as_something_else_is_refused_by_name(
+def test_an_incompatible_version_of_the_message_is_refused_by_name(
     registry: Registry,
 ) -> None:
     values = ProtobufValues(COLUMNS, ORDER, registry=SchemaRegistry(registry.url))
@@ -107,7 +107,7 @@ def test_a_version_of_the_message_that_would_be_read_as_something_else_is_refuse
     assert said(decoded, 4).endswith("it has no message at [9]")
 
 
-def test_the_indexes_of_a_message_are_those_of_confluents_format() -> None:
+def test_message_indexes_follow_confluents_format() -> None:
     file = file_of("order.proto")
     places = {"First": b"\0", "Order": b"\2\2", "Order.Place": b"\4\2\0"}
 
@@ -137,7 +137,7 @@ def test_an_enum_of_a_newer_writer_stays_a_number_and_a_time_out_of_range_is_a_p
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(0, 40), st.booleans())
 @example([b"\x12\xff\xff\xff\xff\x0f"], 3, False)
 @example([b"\0\0\0\0\1\xff\xff\xff\xff\x0f"], 3, True)
-def test_whatever_the_bytes_are_each_record_is_a_row_or_a_problem(
+def test_each_record_of_arbitrary_bytes_is_a_row_or_a_problem(
     strange: list[bytes], cut: int, is_framed: bool
 ) -> None:
     """Truncated, with huge lengths, or with a wrong frame, between good records."""

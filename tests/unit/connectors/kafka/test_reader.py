@@ -79,7 +79,7 @@ def consumer(monkeypatch: pytest.MonkeyPatch) -> FakeConsumer:
     return consumer
 
 
-def test_a_partition_of_which_too_much_waits_is_paused_until_it_is_asked(
+def test_a_partition_with_too_many_waiting_records_is_paused_until_read(
     consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_waiting, "BATCH_ROWS", 2)
@@ -103,7 +103,7 @@ def test_a_partition_of_which_too_much_waits_is_paused_until_it_is_asked(
     assert consumer.paused == set()
 
 
-def test_what_is_there_to_be_read_ends_with_the_split_and_is_unknown_while_one_is(
+def test_pending_counts_respect_end_offsets_and_are_unknown_if_one_end_is(
     consumer: FakeConsumer,
 ) -> None:
     consumer.log = [record(0, 0)]
@@ -124,7 +124,7 @@ def test_what_is_there_to_be_read_ends_with_the_split_and_is_unknown_while_one_i
 
 
 @pytest.mark.parametrize(("rows", "bytes_"), [(2, 10_000), (100, 18)])
-def test_a_batch_is_bounded_and_the_end_holds_only_behind_what_waits(
+def test_a_batch_is_bounded_and_the_end_follows_only_after_waiting_records(
     consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch, rows: int, bytes_: int
 ) -> None:
     monkeypatch.setattr(kafka_waiting, "BATCH_ROWS", rows)
@@ -138,7 +138,7 @@ def test_a_batch_is_bounded_and_the_end_holds_only_behind_what_waits(
     assert [batch.end for batch in read] == [None, None, 9]
 
 
-def test_what_waits_is_bounded_by_bytes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_records_are_bounded_by_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_waiting, "BATCH_BYTES", 15)
     waiting = WaitingRecords(None)
 
@@ -163,7 +163,7 @@ def test_a_bounded_partition_ends_before_its_end_offset(
 
 
 @pytest.mark.parametrize("code", sorted(REFUSALS))
-def test_a_refusal_may_pass_but_before_the_start_it_is_one(
+def test_a_brokers_refusal_is_retryable_but_final_before_the_start(
     monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda _: RefusingAdmin(code))
@@ -178,7 +178,7 @@ def test_a_refusal_may_pass_but_before_the_start_it_is_one(
         source.validate()
 
 
-def test_a_topic_that_is_not_there_may_come_but_before_the_start_it_is_refused(
+def test_a_missing_topic_is_retryable_but_refused_before_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda _: EmptyAdmin())
@@ -190,7 +190,7 @@ def test_a_topic_that_is_not_there_may_come_but_before_the_start_it_is_refused(
         source.validate()
 
 
-def test_an_id_is_spelled_as_kafka_s_tools_do_and_an_old_broker_has_none(
+def test_a_topic_id_is_spelled_as_in_kafkas_tools_and_absent_on_old_brokers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ids = {"new": Uuid(-1, -5), "old": Uuid(0, 0)}
@@ -206,7 +206,7 @@ def test_an_id_is_spelled_as_kafka_s_tools_do_and_an_old_broker_has_none(
 
 
 @pytest.mark.parametrize("code", sorted(REFUSALS))
-def test_a_refusal_while_reading_may_pass(consumer: FakeConsumer, code: int) -> None:
+def test_a_refusal_while_reading_is_retryable(consumer: FakeConsumer, code: int) -> None:
     batches = [reader_of().read(SplitProgress("t-0")) for _ in range(2)]
 
     consumer.log = [Message(topic="t", partition=0, error=KafkaError(code))]
@@ -218,7 +218,7 @@ def test_a_refusal_while_reading_may_pass(consumer: FakeConsumer, code: int) -> 
         next(batches[1])
 
 
-def test_a_refusal_that_was_told_does_not_come_back(consumer: FakeConsumer) -> None:
+def test_a_refusal_is_reported_only_once(consumer: FakeConsumer) -> None:
     reader = reader_of()
     consumer.told = [KafkaError(KafkaError._AUTHENTICATION)]
     with pytest.raises(Retryable):
@@ -228,7 +228,7 @@ def test_a_refusal_that_was_told_does_not_come_back(consumer: FakeConsumer) -> N
     assert next(reader.read(SplitProgress("t-0"))).offsets.tolist() == [0]
 
 
-def test_an_error_of_the_client_is_translated_and_one_of_its_group_is_nobody_s(
+def test_a_client_error_is_translated_and_a_group_error_is_ignored(
     consumer: FakeConsumer,
 ) -> None:
     batches = reader_of().read(SplitProgress("t-0"))

@@ -20,7 +20,7 @@ BATCH = pa.record_batch(
 )
 
 
-def test_a_row_is_an_object_of_its_own() -> None:
+def test_each_row_becomes_its_own_json_object() -> None:
     ((first, second),) = RecordForm().columns(BATCH)
 
     assert json.loads(first or b"") == {
@@ -33,13 +33,13 @@ def test_a_row_is_an_object_of_its_own() -> None:
     assert json.loads(second or b"")["x"] == 0.5
 
 
-def test_a_column_is_value_and_another_one_key() -> None:
+def test_one_column_becomes_the_value_and_another_the_key() -> None:
     values, keys = RecordForm(value="name", key="id").columns(BATCH)
 
     assert (values, keys) == ([b"a\nb", None], [b"7", None])
 
 
-def test_a_part_of_a_batch_is_that_part_only() -> None:
+def test_a_slice_of_a_batch_yields_only_its_own_records() -> None:
     assert RecordForm(value="wide", key="name").columns(BATCH.slice(1)) == [[b"y"], [None]]
 
 

@@ -80,7 +80,7 @@ def test_without_dead_letters_the_records_before_the_first_malformed_one_come_fi
 
 
 @pytest.mark.parametrize("dead_letters", [False, True])
-def test_the_schema_of_each_batch_is_that_of_the_source(
+def test_each_batch_has_the_schema_of_the_source(
     monkeypatch: pytest.MonkeyPatch, dead_letters: bool
 ) -> None:
     consumer_of([good(0), good(1)], monkeypatch)
@@ -94,7 +94,7 @@ def test_the_schema_of_each_batch_is_that_of_the_source(
     assert source.row_of_text('{"n": 1}').schema == source.schema
 
 
-def test_a_letter_comes_back_from_its_column_as_it_was() -> None:
+def test_a_dead_letter_is_read_back_from_its_column_unchanged() -> None:
     whole = DeadLetter(
         topic="t", partition=3, offset=1 << 40, at_ms=None, key=None, value=b"\x00\xff", error="é"
     )

@@ -11,7 +11,7 @@ HERE = place_of("shop", "public", "views")
 
 
 @pytest.mark.parametrize("run", ["run-00000001", "r-a1-s2-i3", "ü", "a b"])
-def test_a_name_is_read_back_whatever_the_run_is_called(run: str) -> None:
+def test_a_gid_is_parsed_back_for_any_run_id(run: str) -> None:
     gid = Gid.of(HERE, context_of(run=run, attempt=12, subtask=3), interval=45)
 
     assert Gid.parsed(str(gid)) == gid
@@ -20,7 +20,7 @@ def test_a_name_is_read_back_whatever_the_run_is_called(run: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "other", "ftdash-", f"x{HERE}", f"ftdash-{HERE}-run-a1-s1-i1"]
 )
-def test_a_name_of_another_program_is_nobody_of_ours(text: str) -> None:
+def test_a_gid_of_another_program_is_not_taken_for_ours(text: str) -> None:
     assert Gid.parsed(text) is None
 
 
@@ -33,7 +33,7 @@ def test_database_schema_table_sink_run_attempt_subtask_and_interval_tell_names_
     assert len(set(gids)) == len(gids)
 
 
-def test_orphans_are_those_of_earlier_attempts_that_the_subtask_inherits() -> None:
+def test_orphans_are_transactions_of_earlier_attempts_the_subtask_inherits() -> None:
     mine = context_of(attempt=3, subtask=1)  # of two
     assert of(attempt=2, subtask=1).is_orphan_of(HERE, mine)
     assert of(attempt=1, subtask=5).is_orphan_of(HERE, mine)
@@ -48,7 +48,7 @@ def test_orphans_are_those_of_earlier_attempts_that_the_subtask_inherits() -> No
     assert not any(gid.is_orphan_of(HERE, mine) for gid in others)
 
 
-def test_behind_a_starting_point_is_what_began_after_it_in_the_same_run() -> None:
+def test_only_later_intervals_of_the_same_run_are_behind_the_starting_point() -> None:
     behind = [of(interval=each).is_behind(HERE, RunId("run-1"), 5) for each in (4, 5, 6)]
 
     assert behind == [False, False, True]
@@ -56,7 +56,7 @@ def test_behind_a_starting_point_is_what_began_after_it_in_the_same_run() -> Non
     assert not of(interval=6, place="elsewhere").is_behind(HERE, RunId("run-1"), 5)
 
 
-def test_a_name_that_the_server_would_refuse_is_refused_before() -> None:
+def test_a_gid_that_the_server_would_refuse_is_refused_beforehand() -> None:
     with pytest.raises(Rejected, match="too long for a prepared transaction of PostgreSQL"):
         Gid.of(HERE, context_of(run="x" * 170), 1)
 

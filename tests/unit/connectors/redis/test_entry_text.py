@@ -20,7 +20,7 @@ WIDE = pa.schema([("n", pa.int64()), ("at", pa.timestamp("ms", "UTC")), ("key", 
 FIELDS = [b"n", b"300", b"key", b"\xff\x00", b"at", b"1767225600000", b"more", b"\xfe"]
 
 
-def test_the_text_is_a_json_object_of_the_fields_and_loses_nothing_of_what_is_binary() -> None:
+def test_the_text_is_a_json_object_that_preserves_binary_fields() -> None:
     text = text_of_fields(FIELDS, NARROW).decode()
 
     assert json.loads(text) == {"n": "300", "key": "/wA=", "at": "1767225600000", "more": "\\xfe"}
@@ -28,17 +28,17 @@ def test_the_text_is_a_json_object_of_the_fields_and_loses_nothing_of_what_is_bi
     assert (row["n"], row["key"], row["at"].year) == (300, b"\xff\x00", 2026)
 
 
-def test_of_fields_of_one_name_the_first_counts_as_it_does_where_entries_fit() -> None:
+def test_the_first_of_several_fields_with_the_same_name_counts() -> None:
     assert json.loads(text_of_fields([b"n", b"1", b"n", b"2"], NARROW)) == {"n": "1"}
 
 
 @pytest.mark.parametrize("text", ['{"n": "300"}', "n 300", "[]", '{"key": "no base64"}'])
-def test_what_still_does_not_fit_says_why(text: str) -> None:
+def test_text_that_still_does_not_fit_is_refused(text: str) -> None:
     with pytest.raises(UnreadableText):
         row_of_fields(text, NARROW)
 
 
-def test_a_replay_reads_it_by_the_columns_of_now_among_what_an_operator_failed_on(
+def test_a_replay_reads_unread_entries_by_the_current_columns(
     tmp_path: Path,
 ) -> None:
     typed = pa.RecordBatch.from_pylist([{"n": 1, "at": 0, "key": b"k"}], schema=NARROW)

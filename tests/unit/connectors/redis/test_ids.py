@@ -9,7 +9,7 @@ from pipelines.domain.errors import Rejected
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_ids_keep_their_order_and_come_back(seed: int) -> None:
+def test_ids_keep_their_order_and_convert_back_unchanged(seed: int) -> None:
     rng = random.Random(seed)
     pairs = sorted((rng.randrange(1 << 44), rng.randrange(1 << 19)) for _ in range(50))
     ids = [f"{milliseconds}-{number}" for milliseconds, number in pairs]

@@ -44,7 +44,7 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> FakeConnection:
     return connection
 
 
-def test_a_server_that_hangs_is_asked_for_one_stream_in_each_turn(
+def test_a_hanging_server_is_asked_for_only_one_stream_per_turn(
     connection: FakeConnection,
 ) -> None:
     reader = reader_of()
@@ -59,7 +59,7 @@ def test_a_server_that_hangs_is_asked_for_one_stream_in_each_turn(
     assert [next(stream).records.num_rows for stream in streams] == [1, 1, 1]
 
 
-def test_a_bounded_stream_leaves_nothing_once_it_is_read(connection: FakeConnection) -> None:
+def test_a_bounded_stream_has_nothing_pending_once_it_is_read(connection: FakeConnection) -> None:
     reader = reader_of()
     batches = reader.read(SplitProgress("a", end_offset=2))
 
@@ -69,7 +69,7 @@ def test_a_bounded_stream_leaves_nothing_once_it_is_read(connection: FakeConnect
     assert reader.pending_records() == 0
 
 
-def test_a_stream_that_alone_is_read_on_asks_itself(connection: FakeConnection) -> None:
+def test_a_stream_that_is_read_alone_asks_the_server_itself(connection: FakeConnection) -> None:
     reader = reader_of()
     first, second = (reader.read(SplitProgress(name)) for name in "ab")
     connection.is_away = True
@@ -80,7 +80,7 @@ def test_a_stream_that_alone_is_read_on_asks_itself(connection: FakeConnection) 
     assert [next(second).records.num_rows for _ in range(2)] == [0, 1]
 
 
-def test_being_away_is_counted_from_the_first_failure_and_not_from_the_last_answer(
+def test_an_outage_is_timed_from_the_first_failure_not_the_last_answer(
     connection: FakeConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_reader, "AWAY_S_MAX", 0.0)
@@ -93,7 +93,7 @@ def test_being_away_is_counted_from_the_first_failure_and_not_from_the_last_answ
         next(stream)
 
 
-def test_an_answer_ends_being_away_for_all_streams(
+def test_an_answer_ends_the_outage_for_all_streams(
     connection: FakeConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_reader, "AWAY_S_MAX", 0.0)
@@ -109,7 +109,7 @@ def test_an_answer_ends_being_away_for_all_streams(
     assert next(first).records.num_rows == 0
 
 
-def test_of_two_faults_the_first_entry_is_told_and_none_before_it_is_lost(
+def test_the_earlier_of_two_faulty_entries_is_reported_and_none_before_is_lost(
     connection: FakeConnection,
 ) -> None:
     """The entry without a time comes first, but is found after the one that does not fit."""

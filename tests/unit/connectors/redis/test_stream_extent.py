@@ -80,7 +80,9 @@ class FakeStream:
 
 @pytest.mark.parametrize("seed", range(100))
 @pytest.mark.parametrize("is_newest", [True, False])
-def test_what_is_trimmed_is_gone_exactly_where_it_was_not_read(seed: int, is_newest: bool) -> None:
+def test_trimmed_entries_count_as_lost_exactly_if_they_were_unread(
+    seed: int, is_newest: bool
+) -> None:
     chance, stream = random.Random(seed), FakeStream()
     stream.add(chance.randint(1, 12))
     for offset in chance.sample(list(stream.entries), chance.randint(0, len(stream.entries))):
@@ -103,7 +105,7 @@ def test_what_is_trimmed_is_gone_exactly_where_it_was_not_read(seed: int, is_new
 
 
 @pytest.mark.parametrize("seed", range(400))
-def test_no_entry_is_skipped_in_silence_and_none_is_missed_that_was_read(seed: int) -> None:
+def test_lost_unread_entries_are_always_reported_and_read_ones_never(seed: int) -> None:
     """Entries disappear: trimmed, or deleted anywhere, before and after the run begins."""
     chance, stream = random.Random(seed), FakeStream()
     stream.add(chance.randint(0, 12))
@@ -133,7 +135,7 @@ def test_no_entry_is_skipped_in_silence_and_none_is_missed_that_was_read(seed: i
 
 
 @pytest.mark.parametrize("seed", range(1_000))
-def test_a_stream_that_was_made_again_is_not_read_however_long_it_is(seed: int) -> None:
+def test_a_recreated_stream_is_refused_however_long_it_is(seed: int) -> None:
     chance, stream = random.Random(seed), FakeStream()
     stream.add(chance.randint(1, 12))
     for offset in list(stream.entries)[: chance.choice([0, 0, 1, 2])]:
@@ -171,7 +173,7 @@ def test_a_stream_that_was_made_again_is_not_read_however_long_it_is(seed: int) 
         (StreamExtent(added=40, length=38, last=60, max_deleted=0, first=12), "0"),
     ],
 )
-def test_counts_and_ids_that_no_stream_comes_to_tell_another_one(
+def test_impossible_counts_and_ids_identify_another_stream(
     extent: StreamExtent, version: str
 ) -> None:
     """The position is from an earlier version, which names no entry."""
@@ -180,7 +182,7 @@ def test_counts_and_ids_that_no_stream_comes_to_tell_another_one(
 
 
 @pytest.mark.parametrize("version", ["8", "8:9:", "8:9:0-3:ab"])
-def test_an_entry_deleted_below_an_older_hole_is_missed_at_once_where_none_before_it_is_left(
+def test_a_deletion_below_an_older_hole_is_noticed_if_no_read_entry_remains(
     version: str,
 ) -> None:
     stream = FakeStream()
@@ -194,7 +196,7 @@ def test_an_entry_deleted_below_an_older_hole_is_missed_at_once_where_none_befor
         stream.read(SplitProgress("s", 5, 5, None, version), 1)
 
 
-def test_entries_deleted_below_an_older_hole_are_counted_once_they_should_have_been_read() -> None:
+def test_deletions_below_an_older_hole_are_reported_when_reading_reaches_them() -> None:
     stream = FakeStream()
     stream.add(10)
     stream.delete(8)
@@ -207,7 +209,7 @@ def test_entries_deleted_below_an_older_hole_are_counted_once_they_should_have_b
         stream.read(split, 2)
 
 
-def test_a_position_of_an_earlier_version_is_read_on() -> None:
+def test_a_position_of_an_earlier_version_can_be_continued() -> None:
     """Such a position has neither a mark nor a count of the entries ahead."""
     stream = FakeStream()
     stream.add(10)
@@ -231,7 +233,7 @@ def test_a_position_of_an_earlier_version_is_read_on() -> None:
         (2, 50, 3, None),  # bounded
     ],
 )
-def test_what_is_left_is_counted(
+def test_the_entries_left_to_read_are_counted(
     passed: int, end_offset: int | None, given: int, pending: int | None
 ) -> None:
     extent = StreamExtent(added=10, length=8 if given else 6, last=10, max_deleted=0, first=1)

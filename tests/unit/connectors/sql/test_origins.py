@@ -30,7 +30,7 @@ ORIGINS = {
 }
 
 
-def test_a_row_is_of_one_run_whatever_its_checkpoint() -> None:
+def test_a_row_belongs_to_exactly_one_run_whatever_its_checkpoint() -> None:
     assert len(set(ORIGINS.values())) == len(ORIGINS)
     for number in (1, 2, 3):
         own = {each for each in ORIGINS if each[0] == number}
@@ -38,13 +38,13 @@ def test_a_row_is_of_one_run_whatever_its_checkpoint() -> None:
 
 
 @pytest.mark.parametrize(("newest", "names"), [(0, []), (1, ["first"]), (2, ["first", "second"])])
-def test_what_is_not_of_a_checkpoint_yet_is_of_no_point(newest: int, names: list[str]) -> None:
+def test_rows_without_a_checkpoint_belong_to_no_point(newest: int, names: list[str]) -> None:
     found = {each for each in ORIGINS if holds(is_up_to, each, 2, newest)}
 
     assert found == {(2, name) for name in names}
 
 
-def test_runs_are_counted_table_by_table_and_keep_their_numbers() -> None:
+def test_runs_are_numbered_per_table_and_keep_their_numbers() -> None:
     engine = sa.create_engine("sqlite://")
     with engine.begin() as connection:
         RUNS.create(connection)

@@ -105,9 +105,7 @@ def test_a_transaction_obeys_the_verdict(
 
 
 @pytest.mark.parametrize("state", LOOK_FIRST)
-def test_work_that_finds_itself_done_at_the_second_look_has_succeeded(
-    state: str, tmp_path: Path
-) -> None:
+def test_work_that_is_found_done_on_a_retry_has_succeeded(state: str, tmp_path: Path) -> None:
     looks = iter([psycopg.errors.lookup(state)("under way")])
 
     def work(connection: sa.Connection) -> str:
@@ -129,7 +127,7 @@ def test_work_that_finds_itself_done_at_the_second_look_has_succeeded(
         (psycopg.ProgrammingError("placeholder"), AfterError.END),
     ],
 )
-def test_an_error_of_the_driver_alone_is_judged_by_its_class(
+def test_a_driver_error_without_a_state_is_judged_by_its_exception_class(
     error: psycopg.Error, verdict: AfterError
 ) -> None:
     with pytest.raises(sa.exc.DBAPIError) as raised, driver_errors("x"):

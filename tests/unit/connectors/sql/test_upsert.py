@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
 FIRST = CheckpointId(1)
 
 
-def test_a_row_is_written_again_under_its_key(tmp_path: Path) -> None:
+def test_a_row_with_the_same_key_replaces_the_older_one(tmp_path: Path) -> None:
     writer = opened(tmp_path)
     writer.write(rows(("UA", 0, 1.5), ("AA", 0, 2.5)))
     writer.prepare(FIRST)
@@ -61,7 +61,7 @@ def test_times_are_stored_as_utc(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_value_of_64_mib_is_one_row_as_any_other(tmp_path: Path) -> None:
+def test_a_value_of_64_mib_is_stored_as_one_row(tmp_path: Path) -> None:
     schema = pa.schema([("carrier", pa.string()), ("text", pa.string())])
     writer = sink(tmp_path, keys=("carrier",)).open(CONTEXT, schema)
     texts = [pa.array(["AA", "UA"]), pa.array(["x", "y" * (64 << 20)])]
@@ -82,7 +82,7 @@ def test_nulls_are_stored_as_null_but_not_in_a_key(tmp_path: Path) -> None:
         writer.write(rows((None, 0, 1.0)))
 
 
-def test_many_rows_are_written_before_their_checkpoint_is_known(tmp_path: Path) -> None:
+def test_full_buffers_are_written_before_their_checkpoint_is_known(tmp_path: Path) -> None:
     writer = opened(tmp_path, buffer_rows=2)
     writer.write(rows(("A", 0, 1.0), ("B", 0, 1.0)))
     assert stored(tmp_path, "ftdash_origin < 0") == [(1,), (1,)]
@@ -93,7 +93,7 @@ def test_many_rows_are_written_before_their_checkpoint_is_known(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("column", ["mean", "ftdash_origin"])
-def test_a_table_that_lacks_a_column_is_refused_by_name(tmp_path: Path, column: str) -> None:
+def test_a_table_without_a_needed_column_is_refused_by_name(tmp_path: Path, column: str) -> None:
     opened(tmp_path)
     execute(tmp_path, f"alter table delays drop column {column}")
 
@@ -154,7 +154,7 @@ def test_a_type_without_counterpart_is_refused_by_column(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ['x"; drop table victim; --', "select", "Ünder", "a.b", HOSTILE])
-def test_a_table_name_is_a_name_whatever_it_contains(tmp_path: Path, name: str) -> None:
+def test_a_table_name_may_contain_any_characters(tmp_path: Path, name: str) -> None:
     with closing(sqlite3.connect(tmp_path / "out.sqlite")) as connection:
         connection.execute("create table victim (x int)")
     output = replace(sink(tmp_path), table=name)
@@ -171,7 +171,7 @@ def test_a_table_name_is_a_name_whatever_it_contains(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("pipeline", ["p", "another"])
-def test_a_table_that_is_there_in_other_letters_is_refused_by_the_name_that_it_has(
+def test_a_table_name_in_another_case_is_refused_with_the_existing_name(
     tmp_path: Path, pipeline: str
 ) -> None:
     """SQLite takes the two names for one table, which would then have two owners."""
@@ -183,7 +183,7 @@ def test_a_table_that_is_there_in_other_letters_is_refused_by_the_name_that_it_h
             using(SCHEMA)
 
 
-def test_a_column_name_is_a_name_whatever_it_contains(tmp_path: Path) -> None:
+def test_a_column_name_may_contain_any_characters(tmp_path: Path) -> None:
     execute(tmp_path, "create table victim (x int)")
     schema = pa.schema([("carrier", pa.string()), (HOSTILE, pa.string())])
     output = sink(tmp_path, keys=("carrier", HOSTILE))
@@ -211,7 +211,7 @@ def test_a_column_name_is_a_name_whatever_it_contains(tmp_path: Path) -> None:
     ],
     ids=["empty", "NUL", "long", "long in bytes", "twice", "origin"],
 )
-def test_a_name_that_no_column_can_have_is_refused_before_anything_is_made(
+def test_an_invalid_column_name_is_refused_before_anything_is_created(
     tmp_path: Path, name: str, sentence: str
 ) -> None:
     schema = SCHEMA.append(pa.field(name, pa.string()))
@@ -246,7 +246,7 @@ def test_an_address_that_cannot_be_used_is_refused(url: str, sentence: str) -> N
     assert "secret" not in str(refused.value)
 
 
-def test_validating_makes_no_database(tmp_path: Path) -> None:
+def test_validating_creates_no_database(tmp_path: Path) -> None:
     sink(tmp_path).validate(SCHEMA)
 
     assert list(tmp_path.iterdir()) == []
@@ -260,7 +260,7 @@ def test_a_database_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_database_that_stays_locked_may_be_tried_again(
+def test_a_database_that_stays_locked_is_retryable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_database, "LOCK_TIMEOUT_S", 0.01)
@@ -278,7 +278,7 @@ def test_a_database_that_stays_locked_may_be_tried_again(
 
 
 @pytest.mark.slow
-def test_subtasks_write_to_one_sqlite_file_at_once_by_waiting_not_by_trying_again(
+def test_subtasks_share_one_sqlite_file_by_waiting_not_by_retrying(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_database, "TRIES", 1)
@@ -297,7 +297,7 @@ def test_subtasks_write_to_one_sqlite_file_at_once_by_waiting_not_by_trying_agai
     assert counts == [(2000, 4, origin_of(1, CheckpointId(10)))]
 
 
-def test_the_statements_exist_in_both_dialects() -> None:
+def test_the_upsert_statement_compiles_for_postgresql() -> None:
     table = sql_tables.output_table("delays", SCHEMA, ("carrier", "at"))
 
     statement = sql_tables.upsert("postgresql", table).compile(dialect=postgresql.dialect())

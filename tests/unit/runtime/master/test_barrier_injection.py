@@ -29,7 +29,7 @@ CONCURRENT = {"execution.checkpointing.max-concurrent-checkpoints": "3"}
         ),
     ],
 )
-def test_a_place_that_cannot_be_made_fails_the_checkpoint_before_its_barriers(
+def test_a_directory_that_cannot_be_made_fails_the_checkpoint_before_barriers(
     tmp_path: Path, spoil: Spoil, reason: CheckpointFailureReason
 ) -> None:
     root = tmp_path / "root"
@@ -48,7 +48,7 @@ def test_a_place_that_cannot_be_made_fails_the_checkpoint_before_its_barriers(
     assert bool(master.too_many) is counts
 
 
-def test_slots_hear_of_checkpoints_in_order_however_long_their_places_take(tmp_path: Path) -> None:
+def test_slots_learn_of_checkpoints_in_order_even_if_directories_are_slow(tmp_path: Path) -> None:
     master = Master(tmp_path, CONCURRENT)
     master.places_are_slow = True
     master.trigger()
@@ -70,7 +70,7 @@ def test_slots_hear_of_checkpoints_in_order_however_long_their_places_take(tmp_p
     ]
 
 
-def test_a_place_that_never_gets_ready_expires_and_the_next_checkpoint_starts(
+def test_a_checkpoint_whose_directory_is_too_slow_expires_and_the_next_starts(
     tmp_path: Path,
 ) -> None:
     master = Master(tmp_path, {"execution.checkpointing.tolerable-failed-checkpoints": "5"})
@@ -88,7 +88,7 @@ def test_a_place_that_never_gets_ready_expires_and_the_next_checkpoint_starts(
     assert master.attempt.of(Aborted) == [Aborted(checkpoint_id=failed.checkpoint_id)]
 
 
-def test_an_attempt_that_ends_while_a_place_is_made_leaves_the_next_one_free(
+def test_a_slow_directory_of_an_ended_attempt_does_not_block_the_next_one(
     tmp_path: Path,
 ) -> None:
     master = Master(tmp_path)

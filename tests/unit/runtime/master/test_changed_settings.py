@@ -26,7 +26,7 @@ C = "execution.checkpointing."
 TOLERANT = {C + "tolerable-failed-checkpoints": "9"}
 
 
-def test_another_tolerance_holds_from_the_next_failure_on(tmp_path: Path) -> None:
+def test_a_changed_tolerance_applies_from_the_next_failure(tmp_path: Path) -> None:
     master = Master(tmp_path)
     master.trigger()
 
@@ -40,7 +40,7 @@ def test_another_tolerance_holds_from_the_next_failure_on(tmp_path: Path) -> Non
     assert len(master.too_many) == 1
 
 
-def test_another_timeout_holds_from_the_next_checkpoint_on(tmp_path: Path) -> None:
+def test_a_changed_timeout_applies_from_the_next_checkpoint(tmp_path: Path) -> None:
     shorter_ms = TIMEOUT_MS // 5
     master = Master(tmp_path, TOLERANT)
     master.trigger()
@@ -56,7 +56,7 @@ def test_another_timeout_holds_from_the_next_checkpoint_on(tmp_path: Path) -> No
     assert failed(master)[:2] == [1, 2]
 
 
-def test_another_pause_holds_from_the_end_of_the_last_checkpoint_on(tmp_path: Path) -> None:
+def test_a_changed_pause_applies_from_the_end_of_the_last_checkpoint(tmp_path: Path) -> None:
     pause_ms = 10 * INTERVAL_MS
     master = Master(tmp_path)
     master.complete_one()
@@ -70,7 +70,7 @@ def test_another_pause_holds_from_the_end_of_the_last_checkpoint_on(tmp_path: Pa
     assert injected(master) == [1, 2]
 
 
-def test_the_quarantine_holds_from_the_next_failure_on_and_keeps_what_it_has(
+def test_a_changed_quarantine_applies_from_the_next_failure_and_keeps_records(
     tmp_path: Path,
 ) -> None:
     fail, quarantine = PoisonOptions(), PoisonOptions(policy=PoisonPolicy.QUARANTINE)

@@ -53,7 +53,7 @@ def test_a_manifest_is_published_only_after_all_acknowledgements(tmp_path: Path)
     assert master.attempt.of(Completed) == [Completed(permit=permit(1))]
 
 
-def test_nobody_is_told_of_a_completion_before_the_manifest_is_durable(tmp_path: Path) -> None:
+def test_no_completion_is_announced_before_the_manifest_is_durable(tmp_path: Path) -> None:
     master = Master(tmp_path)
     master.trigger()
 
@@ -62,7 +62,7 @@ def test_nobody_is_told_of_a_completion_before_the_manifest_is_durable(tmp_path:
     assert (master.completed, master.attempt.of(Completed)) == ([], [])
 
 
-def test_the_same_acknowledgement_twice_stands_for_one(tmp_path: Path) -> None:
+def test_a_repeated_acknowledgement_counts_once(tmp_path: Path) -> None:
     master = Master(tmp_path)
     master.trigger()
 
@@ -72,7 +72,7 @@ def test_the_same_acknowledgement_twice_stands_for_one(tmp_path: Path) -> None:
     assert master.published == []
 
 
-def test_that_a_manifest_is_written_next_is_said_before_it_is_there(
+def test_the_listener_learns_of_a_manifest_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master = Master(tmp_path)
@@ -87,7 +87,7 @@ def test_that_a_manifest_is_written_next_is_said_before_it_is_there(
     assert master.published == ["chk-1"]
 
 
-def test_what_could_not_be_deleted_is_no_point_and_is_swept_before_the_next_attempt(
+def test_an_undeletable_failed_checkpoint_is_swept_before_the_next_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master = Master(tmp_path)
@@ -126,7 +126,7 @@ def test_after_the_lease_is_lost_nothing_is_published_or_announced(tmp_path: Pat
     assert [event.message for event in master.failed] == ["this driver no longer owns the run"]
 
 
-def test_after_the_lease_is_lost_no_place_is_made_and_no_barrier_starts(tmp_path: Path) -> None:
+def test_after_the_lease_is_lost_no_directory_is_made_and_no_barrier_starts(tmp_path: Path) -> None:
     master = Master(tmp_path)
     master.complete_one()
     before = set(tmp_path.rglob("*"))
@@ -139,7 +139,7 @@ def test_after_the_lease_is_lost_no_place_is_made_and_no_barrier_starts(tmp_path
     assert [event.message for event in master.failed] == ["this driver no longer owns the run"]
 
 
-def test_a_point_that_another_driver_has_published_is_not_ours_and_stays(tmp_path: Path) -> None:
+def test_a_checkpoint_that_another_driver_published_fails_here_and_stays(tmp_path: Path) -> None:
     other = Master(tmp_path)
     other.complete_one()
     master = Master(tmp_path)
@@ -166,7 +166,7 @@ def test_a_driver_that_lost_the_lease_deletes_nothing_of_its_successor(tmp_path:
     assert successor.published == ["chk-1"]
 
 
-def test_an_attempt_that_was_fenced_commits_nothing(tmp_path: Path) -> None:
+def test_a_fenced_attempt_commits_nothing(tmp_path: Path) -> None:
     master = Master(tmp_path)
     master.trigger()
 
@@ -177,7 +177,7 @@ def test_an_attempt_that_was_fenced_commits_nothing(tmp_path: Path) -> None:
     assert len(master.of(ZombieRefused)) == 1
 
 
-def test_retention_deletes_what_newer_points_replace_but_no_savepoint(tmp_path: Path) -> None:
+def test_retention_deletes_replaced_points_but_no_savepoint(tmp_path: Path) -> None:
     master = Master(tmp_path, {"execution.checkpointing.num-retained": "2"})
     master.host.triggers.on_request(SAVEPOINT)
 
@@ -212,7 +212,7 @@ def test_a_checkpoint_that_expires_answers_its_request_and_leaves_nothing(tmp_pa
     assert not left_behind.exists()
 
 
-def test_a_late_acknowledgement_revives_nothing(tmp_path: Path) -> None:
+def test_a_late_acknowledgement_does_not_revive_an_expired_checkpoint(tmp_path: Path) -> None:
     master = Master(tmp_path)
     master.trigger()
     master.clock.now_ms += TIMEOUT_MS
@@ -262,7 +262,7 @@ def test_after_a_stop_has_completed_no_further_checkpoint_starts(tmp_path: Path)
     assert [request for request, _ in master.listener.completed] == [STOP]
 
 
-def test_a_stop_that_fails_lets_the_run_go_on(tmp_path: Path) -> None:
+def test_a_failed_stop_lets_the_run_continue(tmp_path: Path) -> None:
     master = Master(tmp_path)
     master.host.triggers.on_request(STOP)
     master.trigger()
@@ -274,7 +274,7 @@ def test_a_stop_that_fails_lets_the_run_go_on(tmp_path: Path) -> None:
     assert [inject.is_final for inject in master.attempt.of(Inject)] == [True, False]
 
 
-def test_a_manifest_that_was_written_while_the_attempt_died_is_a_point(tmp_path: Path) -> None:
+def test_a_manifest_written_while_the_attempt_died_counts_as_a_point(tmp_path: Path) -> None:
     master = Master(tmp_path)
     master.trigger()
     master.acknowledge_all(1, deliver=False)
@@ -298,7 +298,7 @@ def test_a_checkpoint_that_dies_with_its_attempt_answers_its_request(tmp_path: P
     assert master.host.on_time() is None
 
 
-def test_output_counts_as_committed_once_every_sink_has_said_so(tmp_path: Path) -> None:
+def test_output_counts_as_committed_once_every_sink_has_confirmed(tmp_path: Path) -> None:
     master = Master(tmp_path, parallelism=2)
     master.complete_one()
 
@@ -370,7 +370,7 @@ def test_as_many_checkpoints_are_under_way_as_there_are_places(tmp_path: Path) -
     assert [abort.checkpoint_id for abort in master.attempt.of(Aborted)] == [1]
 
 
-def test_every_checkpoint_under_way_expires_by_its_own_clock(tmp_path: Path) -> None:
+def test_every_checkpoint_under_way_has_its_own_timeout(tmp_path: Path) -> None:
     master = Master(
         tmp_path, {**CONCURRENT, "execution.checkpointing.tolerable-failed-checkpoints": "9"}
     )
@@ -398,7 +398,7 @@ def test_a_savepoint_overtaken_by_a_checkpoint_still_completes(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("spoiled", ["", "the disk", "the lease"])
-def test_a_claimed_point_is_said_to_be_gone_once_it_is(
+def test_a_claimed_point_is_reported_as_discarded_only_once_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str
 ) -> None:
     claimed = RetainedPoint(CheckpointId(99), f"{tmp_path}/other/chk-99", is_claimed=True)
@@ -427,7 +427,7 @@ def test_a_claimed_point_is_said_to_be_gone_once_it_is(
     assert master.store.published(f"{tmp_path}/other") == ([claimed.location] if spoiled else [])
 
 
-def test_what_a_subtask_writes_after_the_abort_is_swept(tmp_path: Path) -> None:
+def test_files_that_a_subtask_writes_after_the_abort_are_swept(tmp_path: Path) -> None:
     master = Master(tmp_path, {"execution.checkpointing.tolerable-failed-checkpoints": "5"})
     master.trigger()
     location = Path(master.attempt.of(Inject)[0].location)
@@ -440,7 +440,7 @@ def test_what_a_subtask_writes_after_the_abort_is_swept(tmp_path: Path) -> None:
     assert not location.exists()
 
 
-def test_a_new_attempt_sweeps_what_its_predecessors_left_unfinished(tmp_path: Path) -> None:
+def test_a_new_attempt_sweeps_unfinished_checkpoints_of_its_predecessors(tmp_path: Path) -> None:
     first = Master(tmp_path)
     first.complete_one()
     first.trigger()
@@ -470,7 +470,7 @@ def test_a_new_attempt_sweeps_what_its_predecessors_left_unfinished(tmp_path: Pa
         ),
     ],
 )
-def test_a_savepoint_waits_for_a_place_only_where_barriers_may_overtake(
+def test_a_savepoint_waits_for_a_place_only_if_barriers_may_overtake(
     tmp_path: Path, settings: dict[str, str], started: list[int]
 ) -> None:
     master = Master(tmp_path, settings)
@@ -482,7 +482,7 @@ def test_a_savepoint_waits_for_a_place_only_where_barriers_may_overtake(
     assert [inject.checkpoint_id for inject in master.attempt.of(Inject)] == started
 
 
-def test_what_was_kept_in_memory_ends_with_its_run_however_it_ends(tmp_path: Path) -> None:
+def test_checkpoints_in_memory_are_discarded_when_their_run_ends(tmp_path: Path) -> None:
     master = Master(tmp_path, {"execution.checkpointing.storage": "jobmanager"})
     master.complete_one()
 

@@ -42,5 +42,5 @@ DECLINED = CheckpointFailureReason.CHECKPOINT_DECLINED
         (Failed(vertex=None, subtask=None, cause="", detail="", is_fatal=False), None),
     ],
 )
-def test_a_claim_is_named(message: FromSlot, claim: str | None) -> None:
+def test_the_claim_of_a_slots_message_is_named(message: FromSlot, claim: str | None) -> None:
     assert claim_of(message) == claim

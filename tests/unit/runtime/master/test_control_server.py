@@ -51,7 +51,7 @@ HELLO = Hello(slot=1, pid=42, host="127.0.0.1", data_port=7)
 ANOTHER = msgspec.json.encode(Hello(slot=2, pid=42, host="127.0.0.1", data_port=7))
 
 
-def test_a_slot_with_the_token_is_heard_and_spoken_to() -> None:
+def test_a_slot_with_the_token_exchanges_messages_with_the_master() -> None:
     with server() as (control, events):
         address = control.open_for(Attempt(1))
         with dialed(address) as connection:
@@ -70,7 +70,7 @@ def test_a_slot_with_the_token_is_heard_and_spoken_to() -> None:
     assert heard == Begin()
 
 
-def test_slots_are_told_that_their_driver_lives_while_its_loop_waits_for_a_disk() -> None:
+def test_a_driver_sends_heartbeats_while_its_loop_waits_for_a_disk() -> None:
     """The loop does not take the slot's messages from the queue either, but they count as heard."""
     clock = ManualClock()
     loop = ControlLoop(clock, STALL_MS)
@@ -92,7 +92,7 @@ def test_slots_are_told_that_their_driver_lives_while_its_loop_waits_for_a_disk(
     assert beats == [Beat()] * 3
 
 
-def test_slots_are_told_nothing_when_the_loop_of_their_driver_hangs() -> None:
+def test_a_driver_with_a_hung_loop_sends_no_heartbeats() -> None:
     clock = ManualClock()
     loop = ControlLoop(clock, STALL_MS)
     loop.on_turn()
@@ -143,7 +143,7 @@ def test_a_stranger_without_the_token_is_reported_and_gets_nothing() -> None:
     assert events.empty()
 
 
-def test_whoever_speaks_out_of_turn_gets_nothing_but_the_challenge() -> None:
+def test_a_client_that_skips_the_handshake_does_not_learn_the_token() -> None:
     with server() as (control, events):
         address = control.open_for(Attempt(1))
         with dialed(address) as connection:
@@ -169,7 +169,7 @@ def test_a_slot_of_an_older_attempt_is_refused_by_its_number() -> None:
     assert refused.attempt == 1
 
 
-def test_a_slot_connects_once_an_attempt_and_is_no_stranger_when_it_comes_again(
+def test_a_slot_connects_once_per_attempt_and_a_second_try_is_no_stranger(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A slot that the driver gave up may connect again before the next attempt begins."""
@@ -189,7 +189,7 @@ def test_a_slot_connects_once_an_attempt_and_is_no_stranger_when_it_comes_again(
     assert events.empty()
 
 
-def test_each_attempt_has_a_secret_of_its_own() -> None:
+def test_each_attempt_has_its_own_secret() -> None:
     with server() as (control, _):
         tokens = {control.open_for(Attempt(attempt)).token for attempt in (1, 2, 3)}
 
@@ -205,7 +205,7 @@ def test_each_attempt_has_a_secret_of_its_own() -> None:
         (b'\x00\x00\x00\x23{"type":"PeerLost","problem":"\xff\xff\xff"}', "not a message"),
     ],
 )
-def test_a_frame_that_is_no_message_ends_the_slot_and_says_why(frame: bytes, said: str) -> None:
+def test_an_invalid_frame_ends_the_slot_with_the_reason(frame: bytes, said: str) -> None:
     with server() as (control, events):
         address = control.open_for(Attempt(1))
         with dialed(address) as connection:
@@ -229,9 +229,7 @@ def test_a_frame_that_is_no_message_ends_the_slot_and_says_why(frame: bytes, sai
         (b"", "did not say who it is"),
     ],
 )
-def test_a_slot_that_does_not_say_who_it_is_is_lost_and_not_waited_for(
-    first: bytes, said: str
-) -> None:
+def test_a_slot_that_does_not_identify_itself_is_reported_as_gone(first: bytes, said: str) -> None:
     with server() as (control, events):
         address = control.open_for(Attempt(1))
         with dialed(address) as connection:
@@ -246,14 +244,14 @@ def test_a_slot_that_does_not_say_who_it_is_is_lost_and_not_waited_for(
     assert said in gone.problem
 
 
-def test_strangers_hold_few_of_the_drivers_files_and_leave_room_for_all_slots() -> None:
+def test_pending_handshakes_are_bounded_and_leave_room_for_all_slots() -> None:
     with server() as (control, _):
         most = control._port._limits.max_pending_handshakes
 
     assert PARALLELISM < most <= PARALLELISM + 64
 
 
-def test_a_port_that_takes_no_connection_any_more_ends_the_driver() -> None:
+def test_a_broken_control_port_ends_the_driver() -> None:
     with server() as (control, events):
         control.open_for(Attempt(1))
         control._port._listener.shutdown(socket.SHUT_RDWR)
@@ -265,7 +263,7 @@ def test_a_port_that_takes_no_connection_any_more_ends_the_driver() -> None:
     assert "No slot can connect any more: the control port is broken" in str(failed.error)
 
 
-def test_with_tls_a_slot_of_the_same_authority_is_heard_and_spoken_to(tmp_path: Path) -> None:
+def test_with_tls_a_slot_of_the_same_authority_exchanges_messages(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "tls")
     with server(authority.tls()) as (control, events):
         address = control.open_for(Attempt(1))
@@ -283,7 +281,7 @@ def test_with_tls_a_slot_of_the_same_authority_is_heard_and_spoken_to(tmp_path: 
         link.close()
 
 
-def test_with_tls_the_token_alone_does_not_open_the_door(tmp_path: Path) -> None:
+def test_with_tls_the_token_alone_does_not_admit_a_slot(tmp_path: Path) -> None:
     with server(Authority(tmp_path / "ours").tls()) as (control, events):
         address = control.open_for(Attempt(1))
         with dialed(address) as plain:

@@ -42,7 +42,7 @@ def server(objects: ObjectServer) -> Iterator[ObjectServer]:
 @pytest.mark.parametrize(
     "last", [Fault.CUT_UPLOAD, Fault.LOST_ANSWER], ids=["before a request", "after a request"]
 )
-def test_a_death_at_any_request_leaves_the_newest_complete_checkpoint_and_then_no_litter(
+def test_a_death_at_any_request_leaves_the_newest_point_and_no_litter(
     server: ObjectServer, last: Fault
 ) -> None:
     run = Run(server)

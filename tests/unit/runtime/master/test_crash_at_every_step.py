@@ -26,7 +26,7 @@ OLD, NEW = Attempt(1), Attempt(2)
 
 
 @pytest.mark.parametrize("power", ["stays", "fails"])
-def test_a_death_at_any_step_leaves_the_newest_point_or_the_one_before_and_then_no_litter(
+def test_a_death_at_any_step_leaves_the_last_or_previous_point_and_no_litter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str
 ) -> None:
     reached = set()
@@ -55,7 +55,7 @@ def test_a_death_at_any_step_leaves_the_newest_point_or_the_one_before_and_then_
     pytest.fail("a checkpoint takes a bounded number of steps")
 
 
-def test_a_deletion_that_a_death_has_cut_short_is_finished_by_the_next_driver(
+def test_the_next_driver_finishes_a_deletion_that_a_death_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in range(1, STEPS_MAX):
@@ -80,7 +80,7 @@ def test_a_deletion_that_a_death_has_cut_short_is_finished_by_the_next_driver(
 
 
 @pytest.mark.parametrize("power", ["stays", "fails"])
-def test_a_point_that_was_given_up_is_whole_or_gone_and_never_comes_back(
+def test_an_abandoned_point_is_either_whole_or_deleted_after_a_death(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str
 ) -> None:
     for step in range(1, STEPS_MAX):
@@ -108,7 +108,7 @@ def test_a_point_that_was_given_up_is_whole_or_gone_and_never_comes_back(
     pytest.fail("a deletion takes a bounded number of steps")
 
 
-def test_of_two_runs_in_one_directory_each_sweeps_only_what_is_its_own(tmp_path: Path) -> None:
+def test_a_run_sweeps_only_its_own_files_in_a_shared_directory(tmp_path: Path) -> None:
     settings = parse_settings({"execution.checkpointing.dir": str(tmp_path)})
     mine, others = (
         SnapshotPlaces.of(RunDirectory.of(tmp_path / "jobs", PIPELINE, run), settings.storage)

@@ -15,7 +15,7 @@ FILES = {1: [BASE], 2: [BASE, DELTA], 3: [NEW]}
 BY = DamageFinder.VERIFICATION
 
 
-def test_every_point_that_refers_to_a_damaged_file_is_marked_and_says_why() -> None:
+def test_every_point_that_refers_to_a_damaged_file_is_marked_with_the_reason() -> None:
     run = Run()
 
     run.memory.on_found(run.point_of(1), [altered(BASE)], BY, "Looked at again: torn.")
@@ -36,7 +36,7 @@ def test_every_point_that_refers_to_a_damaged_file_is_marked_and_says_why() -> N
     ]
 
 
-def test_what_is_known_is_said_once() -> None:
+def test_known_damage_is_reported_once() -> None:
     run = Run()
 
     for _ in range(2):
@@ -49,7 +49,7 @@ def test_what_is_known_is_said_once() -> None:
     ]
 
 
-def test_a_file_of_one_point_alone_marks_no_other() -> None:
+def test_a_damaged_file_of_one_point_marks_no_other_point() -> None:
     run = Run()
 
     run.memory.on_found(run.point_of(2), [Damage("CURRENT", "torn")], BY, "torn")
@@ -58,7 +58,7 @@ def test_a_file_of_one_point_alone_marks_no_other() -> None:
     assert run.remembered == []
 
 
-def test_a_file_that_nothing_needs_was_deleted_on_purpose() -> None:
+def test_a_missing_file_that_no_point_needs_is_not_damage() -> None:
     run = Run()
     gone = RetainedPoint(CheckpointId(0), "/chk-0")
 
@@ -67,7 +67,7 @@ def test_a_file_that_nothing_needs_was_deleted_on_purpose() -> None:
     assert run.events == []
 
 
-def test_files_of_a_savepoint_or_of_another_run_are_not_those_of_the_run() -> None:
+def test_damage_to_a_savepoint_or_another_run_marks_no_point_of_the_run() -> None:
     run = Run()
 
     for point in (
@@ -80,7 +80,7 @@ def test_files_of_a_savepoint_or_of_another_run_are_not_those_of_the_run() -> No
     assert run.events == []
 
 
-def test_a_driver_that_takes_over_marks_what_was_marked_and_says_nothing_again() -> None:
+def test_a_new_driver_restores_the_marks_without_reporting_them_again() -> None:
     run = Run(remembered=[BASE, "c0-a1-gone"])
 
     assert run.offered == [3]
@@ -100,7 +100,7 @@ def test_subtasks_build_on_the_newest_checkpoint_only_while_it_is_whole() -> Non
     assert Run(files={}).memory.confirmed_id() == NO_CHECKPOINT
 
 
-def test_a_newest_checkpoint_that_is_marked_for_a_file_of_its_own_is_not_built_on() -> None:
+def test_no_checkpoint_builds_on_a_newest_one_whose_own_file_is_damaged() -> None:
     run = Run()
 
     run.memory.on_found(run.point_of(3), [Damage("CURRENT", "torn")], BY, "torn")
@@ -108,7 +108,7 @@ def test_a_newest_checkpoint_that_is_marked_for_a_file_of_its_own_is_not_built_o
     assert run.memory.confirmed_id() == BUILD_ON_NOTHING
 
 
-def test_a_manifest_with_a_damaged_file_is_not_published_and_all_begin_anew() -> None:
+def test_a_manifest_with_a_damaged_file_is_refused_and_the_next_one_is_full() -> None:
     run = Run()
     run.memory.on_found(run.point_of(1), [altered(BASE)], BY, "torn")
 
@@ -120,7 +120,7 @@ def test_a_manifest_with_a_damaged_file_is_not_published_and_all_begin_anew() ->
     assert run.memory.confirmed_id() == BUILD_ON_NOTHING
 
 
-def test_a_file_that_was_missing_at_a_checkpoint_is_remembered_and_all_begin_anew() -> None:
+def test_a_file_missing_at_a_checkpoint_is_remembered_and_the_next_one_is_full() -> None:
     run = Run()
 
     run.memory.on_missing([altered(BASE)])
@@ -130,7 +130,7 @@ def test_a_file_that_was_missing_at_a_checkpoint_is_remembered_and_all_begin_ane
     assert run.memory.confirmed_id() == BUILD_ON_NOTHING
 
 
-def test_a_checkpoint_that_completes_with_a_damaged_file_says_why_it_cannot_be_used() -> None:
+def test_a_checkpoint_completed_with_a_damaged_file_names_that_file() -> None:
     """The damage was found while the manifest was being written."""
     run = Run()
     run.memory.on_found(run.point_of(1), [altered(BASE)], BY, "torn")
@@ -139,7 +139,7 @@ def test_a_checkpoint_that_completes_with_a_damaged_file_says_why_it_cannot_be_u
     assert BASE in (run.memory.on_completed(run.point_of(2)) or "")
 
 
-def test_what_is_whole_again_is_said_and_loses_its_marks() -> None:
+def test_a_repaired_file_is_reported_and_its_points_lose_their_marks() -> None:
     run = Run()
     run.memory.on_found(run.point_of(1), [altered(BASE)], BY, "torn")
     known = run.memory.remembered
@@ -150,7 +150,7 @@ def test_what_is_whole_again_is_said_and_loses_its_marks() -> None:
     assert run.offered == [3, 2, 1]
 
 
-def test_what_was_found_while_others_read_is_not_taken_for_mended() -> None:
+def test_damage_found_during_a_verification_is_not_taken_for_repaired() -> None:
     run = Run()
     known = run.memory.remembered
     run.memory.on_found(run.point_of(1), [altered(BASE)], BY, "torn")

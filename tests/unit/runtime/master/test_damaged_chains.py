@@ -29,7 +29,7 @@ SUSPENDED = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
 CONCURRENT = {"execution.checkpointing.max-concurrent-checkpoints": "3"}
 
 
-def test_a_file_that_is_gone_fails_the_checkpoint_that_refers_to_it_and_no_later_one(
+def test_a_missing_file_fails_the_checkpoint_that_refers_to_it_and_no_later_one(
     tmp_path: Path,
 ) -> None:
     """The failure does not count against the tolerance, because no subtask has failed."""
@@ -51,7 +51,7 @@ def test_a_file_that_is_gone_fails_the_checkpoint_that_refers_to_it_and_no_later
     assert [e.path for e in run.master.of(RestorePointRefused)] == [run.place(1)]
 
 
-def test_a_manifest_that_was_refused_while_the_attempt_died_fails_for_the_same_reason(
+def test_a_manifest_refused_while_the_attempt_died_fails_for_the_same_reason(
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path, TOLERATES_NONE)
@@ -71,7 +71,7 @@ def test_a_manifest_that_was_refused_while_the_attempt_died_fails_for_the_same_r
     assert found.files == [base]
 
 
-def test_what_was_found_while_a_checkpoint_was_under_way_fails_it_before_its_manifest(
+def test_damage_found_during_a_checkpoint_fails_it_before_its_manifest(
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path, TOLERATES_NONE)
@@ -90,7 +90,7 @@ def test_what_was_found_while_a_checkpoint_was_under_way_fails_it_before_its_man
     assert [path for _, path in run.master.listener.publishing] == [run.place(1), run.place(3)]
 
 
-def test_what_was_found_while_the_manifest_was_on_its_way_marks_the_point(tmp_path: Path) -> None:
+def test_damage_found_while_the_manifest_is_written_marks_the_point(tmp_path: Path) -> None:
     run = Run(tmp_path, {"execution.checkpointing.num-retained": "1"})
     base = run.complete_with("base")
     run.master.trigger()
@@ -107,7 +107,7 @@ def test_what_was_found_while_the_manifest_was_on_its_way_marks_the_point(tmp_pa
     assert run.confirmed[-1] == BUILD_ON_NOTHING
 
 
-def test_a_listing_that_is_older_than_a_file_makes_nothing_of_it(tmp_path: Path) -> None:
+def test_a_file_missing_only_in_an_old_listing_does_not_count_as_damaged(tmp_path: Path) -> None:
     """A network file system may have an old listing, so the host also checks the file itself."""
     run = Run(tmp_path)
     base = run.complete_with("base")
@@ -119,7 +119,7 @@ def test_a_listing_that_is_older_than_a_file_makes_nothing_of_it(tmp_path: Path)
     assert run.master.of(DamageRemembered) == []
 
 
-def test_a_savepoint_completes_whatever_is_damaged(tmp_path: Path) -> None:
+def test_a_savepoint_completes_despite_damaged_files(tmp_path: Path) -> None:
     run = Run(tmp_path)
     base = run.complete_with("base")
     run.find(1, base)

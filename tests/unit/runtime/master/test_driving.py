@@ -38,7 +38,7 @@ from tests.unit.runtime.points import (
 )
 
 
-def test_a_run_that_guarantees_less_than_it_must_is_refused_with_the_reason(
+def test_a_run_that_guarantees_less_than_required_is_refused_with_the_reason(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "0.csv").write_text("1,1,1\n")
@@ -62,7 +62,7 @@ def test_a_run_that_guarantees_less_than_it_must_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED])
-def test_a_run_that_is_over_is_not_begun_again(tmp_path: Path, status: JobStatus) -> None:
+def test_a_run_that_is_over_does_not_start_again(tmp_path: Path, status: JobStatus) -> None:
     directory = run_of(tmp_path, spec_of(pipeline="page_views", parameters={}))
     with JournalWriter(directory, RUN, SystemClock(), announce_nothing) as journal:
         journal.append(RunEnded(status=status, reason="It was over."), Attempt(1))
@@ -75,7 +75,7 @@ def test_a_run_that_is_over_is_not_begun_again(tmp_path: Path, status: JobStatus
     assert directory.journal_file.read_bytes() == before
 
 
-def test_a_run_that_is_cancelled_before_it_has_slots_ends_and_answers(tmp_path: Path) -> None:
+def test_a_run_cancelled_before_it_has_slots_ends_and_answers_its_requests(tmp_path: Path) -> None:
     (tmp_path / "0.csv").write_text("1,1,1\n")
     spec = spec_of(pipeline="page_view_count", parameters={"data": str(tmp_path)})
     directory = run_of(tmp_path, spec)
@@ -94,7 +94,7 @@ def test_a_run_that_is_cancelled_before_it_has_slots_ends_and_answers(tmp_path: 
     assert "cancelled by ann: no room" in events[-1].reason
 
 
-def test_a_cancellation_that_was_withdrawn_gives_the_run_back(tmp_path: Path) -> None:
+def test_a_withdrawn_cancellation_hands_the_run_back(tmp_path: Path) -> None:
     (tmp_path / "0.csv").write_text("1,1,1\n")
     spec = spec_of(pipeline="page_view_count", parameters={"data": str(tmp_path)})
     directory = run_of(tmp_path, spec)
@@ -103,7 +103,7 @@ def test_a_cancellation_that_was_withdrawn_gives_the_run_back(tmp_path: Path) ->
         drive(directory, lease, opening_given_up)
 
 
-def test_a_run_in_progress_is_given_back_while_a_system_of_it_is_away(
+def test_a_run_in_progress_is_handed_back_while_an_external_system_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(REDIS, "redis://:hunter2@127.0.0.1:1/0")
@@ -117,7 +117,7 @@ def test_a_run_in_progress_is_given_back_while_a_system_of_it_is_away(
     assert last_event(directory.journal_file) is None
 
 
-def test_a_run_that_never_ran_fails_when_a_system_of_it_is_away(
+def test_a_run_that_never_started_fails_while_an_external_system_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(REDIS, "redis://:hunter2@127.0.0.1:1/0")
@@ -133,7 +133,7 @@ def test_a_run_that_never_ran_fails_when_a_system_of_it_is_away(
     assert "hunter2" not in ended.reason
 
 
-def test_a_run_in_progress_whose_parameters_are_wrong_by_now_fails(
+def test_a_run_in_progress_fails_if_its_parameters_became_invalid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(REDIS, raising=False)

@@ -17,7 +17,7 @@ from tests.unit.runtime.fakes import ManualClock
 from tests.unit.runtime.points import spec_of
 
 
-def test_what_the_run_before_has_committed_was_visible(tmp_path: Path) -> None:
+def test_output_committed_by_the_previous_run_counts_as_visible(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.told("a", begun(), advanced("a", 1), advanced("a", 2))
     runs.told("b", begun(("a", 1)), advanced("b", 2), advanced("b", 3), follows="a")
@@ -34,7 +34,7 @@ def test_a_restore_that_committed_nothing_leaves_the_output_of_its_point(tmp_pat
     assert runs.before("c", "b") == [("a", 1)]
 
 
-def test_a_start_over_that_committed_nothing_is_passed_over(tmp_path: Path) -> None:
+def test_a_fresh_start_that_committed_nothing_is_skipped(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.told("a", begun(), advanced("a", 1))
     runs.told("b", begun(), follows="a")
@@ -43,7 +43,7 @@ def test_a_start_over_that_committed_nothing_is_passed_over(tmp_path: Path) -> N
     assert runs.before("d", "c") == [("a", 1)]
 
 
-def test_an_attempt_that_fell_back_to_an_older_point_has_set_the_newer_output_aside(
+def test_falling_back_to_an_older_point_sets_the_newer_output_aside(
     tmp_path: Path,
 ) -> None:
     runs = Runs(tmp_path)
@@ -52,7 +52,7 @@ def test_an_attempt_that_fell_back_to_an_older_point_has_set_the_newer_output_as
     assert runs.before("b", "a") == [("a", 8)]
 
 
-def test_before_the_first_run_there_was_nothing(tmp_path: Path) -> None:
+def test_there_is_no_earlier_output_before_the_first_run(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.told("a", begun())
 
@@ -60,7 +60,7 @@ def test_before_the_first_run_there_was_nothing(tmp_path: Path) -> None:
     assert runs.before("b", "a") == []
 
 
-def test_what_is_not_known_is_not_taken_for_nothing(tmp_path: Path) -> None:
+def test_unreadable_earlier_output_is_not_taken_for_none(tmp_path: Path) -> None:
     with pytest.raises(Rejected, match="What run elsewhere committed cannot be read: "):
         Runs(tmp_path).before("b", "elsewhere")
 

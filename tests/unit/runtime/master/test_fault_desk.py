@@ -93,7 +93,7 @@ class Desk:
         return [(event.outcome, event.message) for event in ended]
 
 
-def test_a_slot_that_does_not_align_in_time_is_not_killed_and_that_is_said_once() -> None:
+def test_a_kill_is_called_off_once_if_the_slot_does_not_align_in_time() -> None:
     desk = Desk()
 
     desk.ask(KILL)
@@ -107,7 +107,7 @@ def test_a_slot_that_does_not_align_in_time_is_not_killed_and_that_is_said_once(
     assert desk.answers == [(RequestOutcome.FAILED, message)]
 
 
-def test_a_slot_that_died_in_time_is_dead_for_good() -> None:
+def test_a_kill_that_succeeded_in_time_is_not_called_off_later() -> None:
     desk = Desk()
 
     desk.ask(KILL)
@@ -117,7 +117,7 @@ def test_a_slot_that_died_in_time_is_dead_for_good() -> None:
     assert desk.answers == [(RequestOutcome.SUCCEEDED, "Slot 1 (pid 101) is dead.")]
 
 
-def test_a_slot_that_is_to_die_at_once_is_waited_for_until_it_has() -> None:
+def test_the_immediate_kill_of_a_slot_has_no_time_limit() -> None:
     desk = Desk()
 
     desk.ask(msgspec.structs.replace(KILL, moment=KillMoment.NOW))
@@ -126,7 +126,7 @@ def test_a_slot_that_is_to_die_at_once_is_waited_for_until_it_has() -> None:
     assert desk.answers == []
 
 
-def test_a_slot_whose_attempt_ends_is_not_waited_for() -> None:
+def test_the_end_of_the_attempt_calls_off_the_kill_of_a_slot() -> None:
     desk = Desk()
 
     desk.ask(KILL)
@@ -137,7 +137,7 @@ def test_a_slot_whose_attempt_ends_is_not_waited_for() -> None:
     assert desk.answers == [(RequestOutcome.FAILED, message)]
 
 
-def test_a_driver_that_does_not_publish_in_time_is_not_killed_and_that_is_said_once() -> None:
+def test_a_kill_is_called_off_once_if_the_driver_does_not_publish_in_time() -> None:
     desk = Desk()
 
     desk.ask(KILL_DRIVER)
@@ -162,7 +162,7 @@ def test_a_slot_is_killed_so_that_the_driver_can_be_killed_while_it_recovers() -
     assert desk.answers == []
 
 
-def test_without_that_slot_nobody_is_killed() -> None:
+def test_a_driver_kill_that_names_no_running_slot_is_rejected() -> None:
     desk = Desk()
 
     desk.ask(msgspec.structs.replace(KILL_DRIVER, slot=0))
@@ -172,7 +172,7 @@ def test_without_that_slot_nobody_is_killed() -> None:
     assert desk.armed == []
 
 
-def test_a_slot_is_killed_so_that_its_replacement_can_be_killed_where_it_restores() -> None:
+def test_a_slot_is_killed_so_that_its_replacement_can_be_killed_in_its_restore() -> None:
     desk = Desk()
 
     desk.ask(KILL_TWICE)
@@ -189,7 +189,7 @@ def test_a_slot_is_killed_so_that_its_replacement_can_be_killed_where_it_restore
     assert desk.arrive(1) == []
 
 
-def test_a_replacement_that_comes_too_late_is_not_killed_and_that_is_said_once() -> None:
+def test_a_kill_is_called_off_once_if_the_replacement_restores_too_late() -> None:
     desk = Desk()
 
     desk.ask(KILL_TWICE)
@@ -202,7 +202,7 @@ def test_a_replacement_that_comes_too_late_is_not_killed_and_that_is_said_once()
     assert desk.answers == [(RequestOutcome.FAILED, message)]
 
 
-def test_a_replacement_whose_attempt_ends_is_not_waited_for() -> None:
+def test_the_end_of_the_attempt_calls_off_the_kill_of_a_replacement() -> None:
     desk = Desk()
 
     desk.ask(KILL_TWICE)
@@ -224,7 +224,7 @@ def test_a_replacement_whose_attempt_ends_is_not_waited_for() -> None:
     ],
     ids=["a slot", "a slot and its replacement", "the driver"],
 )
-def test_what_an_earlier_driver_took_up_is_answered_and_not_done_again(
+def test_a_kill_accepted_by_an_earlier_driver_is_answered_but_not_repeated(
     kill: KillSlot | KillDriver, outcome: RequestOutcome, message: str
 ) -> None:
     desk = Desk("kill")

@@ -80,7 +80,7 @@ FIXED_DELAY = "restart-strategy.fixed-delay."
 SOON = {"execution.checkpointing.interval": "20 ms"}
 
 
-def test_what_an_older_attempt_claims_is_refused_and_shown(tmp_path: Path) -> None:
+def test_claims_of_an_older_attempt_are_refused_and_shown(tmp_path: Path) -> None:
     run = ScriptedRun(tmp_path, SOON)
     run.wait_for_checkpoints(1)
     run.slots.acknowledges = False
@@ -97,7 +97,7 @@ def test_what_an_older_attempt_claims_is_refused_and_shown(tmp_path: Path) -> No
     cancel(run)
 
 
-def test_who_claims_an_attempt_that_is_not_over_is_no_zombie_of_it(tmp_path: Path) -> None:
+def test_a_stranger_counts_as_a_zombie_only_of_an_attempt_that_is_over(tmp_path: Path) -> None:
     run = ScriptedRun(tmp_path, SOON)
     run.wait_for_checkpoints(1)
     run.slots.acknowledges = False
@@ -115,7 +115,7 @@ def test_who_claims_an_attempt_that_is_not_over_is_no_zombie_of_it(tmp_path: Pat
     cancel(run)
 
 
-def test_batches_that_failed_together_are_handled_one_by_one_by_the_next_attempt(
+def test_the_next_attempt_handles_batches_that_failed_together_one_by_one(
     tmp_path: Path,
 ) -> None:
     run = ScriptedRun(tmp_path, {**SOON, "pipeline.coalescing.max-wait": "7 ms"})
@@ -156,7 +156,7 @@ def iter_told(run: ScriptedRun) -> Iterator[object]:
         yield run.slots.told.get_nowait()
 
 
-def test_that_the_stage_of_an_older_attempt_has_ended_makes_no_room_for_the_next(
+def test_the_late_end_of_an_older_stage_does_not_start_the_next_attempt(
     tmp_path: Path,
 ) -> None:
     at_once = {"restart-strategy.type": "fixed-delay", FIXED_DELAY + "delay": "0 ms"}
@@ -184,7 +184,7 @@ NO_RESTART = {"restart-strategy.type": "none"}
 LOADING = RestoreProgress(read_bytes=10, total_bytes=90, read_files=1, total_files=3)
 
 
-def test_failed_checkpoints_fail_the_attempt_that_they_belong_to(tmp_path: Path) -> None:
+def test_failed_checkpoints_fail_only_their_own_attempt(tmp_path: Path) -> None:
     run = ScriptedRun(tmp_path, SOON)
     run.wait_for_checkpoints(1)
 
@@ -199,7 +199,7 @@ def test_failed_checkpoints_fail_the_attempt_that_they_belong_to(tmp_path: Path)
     cancel(run)
 
 
-def test_slots_that_are_not_brought_up_in_time_fail_the_attempt(tmp_path: Path) -> None:
+def test_slots_that_do_not_start_in_time_fail_the_attempt(tmp_path: Path) -> None:
     settings, clock = {**NO_RESTART, "slot.request.timeout": "1 min"}, ManualClock()
     run = ScriptedRun(tmp_path, settings, slots=ScriptedSlots(are_brought_up=False), clock=clock)
     run.wait_for(lambda: run.slots.attempts == [1])
@@ -215,7 +215,7 @@ def test_slots_that_are_not_brought_up_in_time_fail_the_attempt(tmp_path: Path) 
     )
 
 
-def test_slots_that_load_have_as_much_time_as_they_need_and_are_shown(tmp_path: Path) -> None:
+def test_restoring_slots_are_shown_and_exempt_from_the_request_timeout(tmp_path: Path) -> None:
     settings, clock = {**NO_RESTART, "slot.request.timeout": "2 s"}, ManualClock()
     run = ScriptedRun(tmp_path, settings, slots=ScriptedSlots(loads=True), clock=clock)
     run.wait_for(lambda: run.slots.attempts == [1])
@@ -240,7 +240,7 @@ def test_slots_that_load_have_as_much_time_as_they_need_and_are_shown(tmp_path: 
     cancel(run)
 
 
-def test_slots_that_do_not_get_on_with_loading_fail_the_attempt(tmp_path: Path) -> None:
+def test_a_restore_that_makes_no_progress_fails_the_attempt(tmp_path: Path) -> None:
     settings = {**NO_RESTART, "execution.state-recovery.standstill-timeout": "300 ms"}
     run = ScriptedRun(tmp_path, settings, slots=ScriptedSlots(loads=True))
     run.wait_for(lambda: run.slots.attempts == [1])
@@ -258,7 +258,7 @@ def test_slots_that_do_not_get_on_with_loading_fail_the_attempt(tmp_path: Path) 
     ("failures", "attempts", "status"),
     [(2, "5", JobStatus.FINISHED), (9, "3", JobStatus.FAILED)],
 )
-def test_a_target_that_does_not_answer_is_asked_as_often_as_the_restart_strategy_allows(
+def test_an_unreachable_target_is_retried_as_the_restart_strategy_allows(
     tmp_path: Path, failures: int, attempts: str, status: JobStatus
 ) -> None:
     sink = AwaySink(failures)
@@ -272,7 +272,7 @@ def test_a_target_that_does_not_answer_is_asked_as_often_as_the_restart_strategy
     assert causes == ["The attempt cannot begin: the target is away"] * min(failures, 4)
 
 
-def test_what_nobody_expected_beside_the_master_ends_the_driver_and_its_slots(
+def test_an_unexpected_storage_error_ends_the_driver_and_its_slots(
     tmp_path: Path,
 ) -> None:
     run = ScriptedRun(tmp_path, SOON, store=BrokenStore([str(tmp_path)]))
@@ -322,7 +322,7 @@ def test_a_run_whose_last_sweep_fails_is_not_over_until_a_driver_has_swept(tmp_p
     assert not left.exists()
 
 
-def test_what_fails_while_the_last_slots_die_ends_the_driver_too(tmp_path: Path) -> None:
+def test_an_error_while_the_last_slots_die_ends_the_driver_too(tmp_path: Path) -> None:
     run = ScriptedRun(tmp_path, SOON)
     run.slots.dies_slowly = True
     run.wait_for_checkpoints(1)
@@ -384,7 +384,7 @@ def test_a_stop_with_savepoint_ends_the_run(tmp_path: Path) -> None:
         ("NO_EXTERNALIZED_CHECKPOINTS", []),
     ],
 )
-def test_a_run_that_has_ended_leaves_the_checkpoints_that_its_retention_says(
+def test_an_ended_run_keeps_checkpoints_according_to_its_retention(
     tmp_path: Path, policy: str, left_by: list[str], end: str
 ) -> None:
     run = ScriptedRun(tmp_path, {**SOON, RETENTION: policy, "restart-strategy.type": "none"})
@@ -407,7 +407,7 @@ def test_a_run_that_has_ended_leaves_the_checkpoints_that_its_retention_says(
     assert (newest.checkpoint_id in discarded) is (end not in left_by)
 
 
-def test_what_a_slot_writes_while_it_dies_does_not_outlive_the_run(tmp_path: Path) -> None:
+def test_files_that_a_dying_slot_writes_do_not_outlive_the_run(tmp_path: Path) -> None:
     run = ScriptedRun(tmp_path, SOON)
     run.slots.acknowledges = False
     run.slots.dies_slowly = True
@@ -425,9 +425,7 @@ def test_what_a_slot_writes_while_it_dies_does_not_outlive_the_run(tmp_path: Pat
 
 
 @pytest.mark.parametrize("is_left", [True, False])
-def test_a_driver_that_died_while_it_cleaned_up_is_finished_by_the_next_one(
-    tmp_path: Path, is_left: bool
-) -> None:
+def test_the_next_driver_finishes_an_interrupted_cleanup(tmp_path: Path, is_left: bool) -> None:
     run = ScriptedRun(tmp_path, {**SOON, RETENTION: "NO_EXTERNALIZED_CHECKPOINTS"})
     path = Path(run.wait_for_checkpoints(1)[0].path)
     saved = tmp_path / "saved"
@@ -446,7 +444,7 @@ def test_a_driver_that_died_while_it_cleaned_up_is_finished_by_the_next_one(
 
 
 @pytest.mark.parametrize("spelled", ["link", "real/../real"])
-def test_however_the_storage_is_spelled_the_next_driver_keeps_its_points(
+def test_the_next_driver_keeps_its_points_however_the_storage_path_is_spelled(
     tmp_path: Path, spelled: str
 ) -> None:
     (tmp_path / "real").mkdir()
@@ -471,7 +469,7 @@ def test_however_the_storage_is_spelled_the_next_driver_keeps_its_points(
     assert [(Path(point.path) / MANIFEST).exists() for point in points] == [True, True]
 
 
-def test_a_driver_whose_storage_has_none_of_the_points_does_not_start_the_run_afresh(
+def test_a_driver_that_finds_none_of_the_points_does_not_start_afresh(
     tmp_path: Path,
 ) -> None:
     run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off"})
@@ -485,7 +483,7 @@ def test_a_driver_whose_storage_has_none_of_the_points_does_not_start_the_run_af
 
 
 @pytest.mark.parametrize("place", ["empty", "absent"])
-def test_a_driver_waits_for_the_disk_of_a_savepoint_that_is_newer_than_what_it_finds(
+def test_a_driver_waits_for_the_disk_of_a_savepoint_newer_than_its_points(
     tmp_path: Path, place: str
 ) -> None:
     mount = tmp_path / "mount"
@@ -508,7 +506,7 @@ def test_a_driver_waits_for_the_disk_of_a_savepoint_that_is_newer_than_what_it_f
     assert older.checkpoint_id < newest.checkpoint_id
 
 
-def test_a_driver_waits_if_the_disk_comes_back_while_it_looks(
+def test_a_disk_that_returns_while_the_driver_looks_hides_no_newer_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mount, unmounted = tmp_path / "mount", tmp_path / "unmounted"
@@ -537,7 +535,9 @@ def test_a_driver_waits_if_the_disk_comes_back_while_it_looks(
 
 
 @pytest.mark.parametrize("left", ["nothing", "its directory"])
-def test_a_driver_says_that_the_newest_point_was_deleted(tmp_path: Path, left: str) -> None:
+def test_a_driver_reports_a_deleted_newest_point_and_uses_the_older_one(
+    tmp_path: Path, left: str
+) -> None:
     run = elsewhere(tmp_path)
     older, newest = checkpoint_and_savepoint(run)
     (tmp_path / "mount" / "savepoint-of-another-run-7").mkdir()
@@ -571,7 +571,7 @@ def test_a_recovery_waits_for_the_disk_of_the_newest_point(tmp_path: Path) -> No
     assert run.of(RestorePointRefused) == []
 
 
-def test_a_disk_that_comes_back_while_its_point_is_read_costs_nothing(
+def test_a_recovery_uses_the_newest_point_if_its_disk_returns_mid_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mount, unmounted = tmp_path / "mount", tmp_path / "unmounted"
@@ -625,7 +625,7 @@ def restored_by(run: ScriptedRun) -> list[CheckpointId | None]:
     return [e.restored_checkpoint_id for e in reached if e.phase is RecoveryPhase.DECIDE]
 
 
-def test_without_an_interval_only_what_is_asked_for_is_taken(tmp_path: Path) -> None:
+def test_without_an_interval_only_requested_checkpoints_are_taken(tmp_path: Path) -> None:
     run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off"})
     run.ask(TriggerCheckpoint(**WHO, request_id=RequestId("one")))
 
@@ -635,7 +635,7 @@ def test_without_an_interval_only_what_is_asked_for_is_taken(tmp_path: Path) -> 
     assert [event.request_id for event in run.of(CheckpointTriggered)] == ["one"]
 
 
-def test_while_some_sources_have_finished_a_request_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_checkpoint_request_is_refused_while_some_sources_have_finished(tmp_path: Path) -> None:
     none_after = {"execution.checkpointing.checkpoints-after-tasks-finish": "false"}
     run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off", **none_after})
     run.wait_for(lambda: JobStatus.RUNNING in [e.status for e in run.of(JobStatusChanged)])
@@ -654,7 +654,7 @@ def test_while_some_sources_have_finished_a_request_is_refused_by_name(tmp_path:
     assert [event.kind.value for event in run.of(CheckpointCompleted)] == ["FINAL"]
 
 
-def test_a_source_that_waits_for_its_reservation_does_not_wait_for_the_interval(
+def test_a_wanted_reservation_triggers_a_checkpoint_before_the_interval_ends(
     tmp_path: Path,
 ) -> None:
     run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "1 d"})
@@ -682,7 +682,7 @@ WAITS = {
 }
 
 
-def test_a_person_ends_the_wait_before_a_restart_and_the_wait_is_a_phase_of_its_own(
+def test_a_retry_ends_the_wait_before_a_restart_and_the_wait_is_its_own_phase(
     tmp_path: Path,
 ) -> None:
     run = ScriptedRun(tmp_path, {**SOON, **WAITS})
@@ -710,7 +710,7 @@ def test_a_person_ends_the_wait_before_a_restart_and_the_wait_is_a_phase_of_its_
     assert 0 < spent[RecoveryPhase.BACKOFF] < 60_000
 
 
-def test_a_run_says_how_long_a_failure_now_would_wait(tmp_path: Path) -> None:
+def test_a_run_reports_how_long_a_restart_would_wait_now(tmp_path: Path) -> None:
     run = ScriptedRun(tmp_path, {**SOON, **WAITS})
     run.wait_for_checkpoints(1)
     run.wait_for(lambda: bool(run.of(MetricsSampled)))
@@ -727,7 +727,7 @@ def phases_of(run: ScriptedRun) -> dict[RecoveryPhase, float]:
     return spent
 
 
-def test_a_changed_setting_holds_at_once_and_for_the_next_driver(tmp_path: Path) -> None:
+def test_a_changed_setting_applies_at_once_and_to_the_next_driver(tmp_path: Path) -> None:
     run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "1 h"})
     run.wait_for(lambda: JobStatus.RUNNING in [e.status for e in run.of(JobStatusChanged)])
     change = {"execution.checkpointing.interval": "20 ms"}
@@ -755,7 +755,7 @@ class PatientSink(MemorySink):
 
 
 @pytest.mark.parametrize(("sink", "told"), [(MemorySink, {}), (PatientSink, {"out": 900_000})])
-def test_a_driver_tells_how_long_the_targets_of_its_sinks_wait(
+def test_a_driver_reports_the_transaction_timeouts_of_its_sinks(
     tmp_path: Path, sink: type[MemorySink], told: dict[str, int]
 ) -> None:
     run = ScriptedRun(tmp_path, SOON, sink=sink())
@@ -766,7 +766,7 @@ def test_a_driver_tells_how_long_the_targets_of_its_sinks_wait(
     assert run.of(RunStarted)[0].transaction_timeouts_ms == told
 
 
-def test_a_change_that_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_an_impossible_change_of_settings_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     run = ScriptedRun(tmp_path, SOON)
     change = {"execution.checkpointing.num-retained": "9"}
     run.ask(ChangeSettings(**WHO, request_id=RequestId("more"), settings=change))
@@ -781,7 +781,9 @@ def test_a_change_that_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_every_slot_is_told_whether_to_compress_and_to_digest(tmp_path: Path, given: bool) -> None:
+def test_every_slot_receives_the_compression_and_digest_settings(
+    tmp_path: Path, given: bool
+) -> None:
     keys = ("execution.checkpointing.snapshot-compression", "execution.ledger.digest")
     run = ScriptedRun(tmp_path, dict.fromkeys(keys, str(given)))
 
@@ -793,7 +795,7 @@ def test_every_slot_is_told_whether_to_compress_and_to_digest(tmp_path: Path, gi
 
 
 @pytest.mark.parametrize("is_acked", [True, False])
-def test_only_in_mode_acked_slots_follow_records_and_join_no_batches(
+def test_slots_track_records_and_do_not_coalesce_batches_only_in_mode_acked(
     tmp_path: Path, is_acked: bool
 ) -> None:
     acked = {"execution.checkpointing.mode": "ACKED", "topology.message.timeout.secs": "7"}
@@ -807,7 +809,9 @@ def test_only_in_mode_acked_slots_follow_records_and_join_no_batches(
     cancel(run)
 
 
-def test_what_is_under_way_when_the_run_ends_is_ended_by_name(tmp_path: Path) -> None:
+def test_the_end_of_a_run_fails_pending_checkpoints_with_the_shutdown_reason(
+    tmp_path: Path,
+) -> None:
     run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off"})
     run.slots.acknowledges = False
     run.ask(TakeSavepoint(**WHO, request_id=RequestId("slow")))
@@ -825,7 +829,7 @@ def test_what_is_under_way_when_the_run_ends_is_ended_by_name(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("mode", ["cancelled", "failed", "acknowledged", "failed as a whole"])
-def test_what_is_under_way_when_an_attempt_ends_is_ended_by_flinks_name(
+def test_the_end_of_an_attempt_fails_checkpoints_with_flinks_reason(
     tmp_path: Path, mode: str
 ) -> None:
     run = ScriptedRun(tmp_path, SOON)
@@ -854,7 +858,7 @@ def test_what_is_under_way_when_an_attempt_ends_is_ended_by_flinks_name(
 @pytest.mark.parametrize(
     ("on_damaged", "ends"), [("older", JobStatus.CANCELED), ("fail", JobStatus.FAILED)]
 )
-def test_a_point_that_was_found_damaged_is_passed_over_only_where_older_ones_may_be_used(
+def test_a_damaged_point_is_skipped_only_if_older_points_may_be_used(
     tmp_path: Path, on_damaged: str, ends: JobStatus
 ) -> None:
     run = ScriptedRun(
@@ -888,7 +892,7 @@ def test_a_point_that_was_found_damaged_is_passed_over_only_where_older_ones_may
     ],
 )
 @pytest.mark.parametrize("file", ["c1-a1-base", None], ids=["a file", "no one file"])
-def test_damage_that_a_slot_meets_sends_the_run_to_an_older_point_if_there_is_one(
+def test_damage_that_a_slot_meets_makes_the_run_use_an_older_point_if_any(
     tmp_path: Path, on_damaged: str, points: int, ends: JobStatus, file: str | None
 ) -> None:
     """The driver has found the point whole, but the slot reads damaged state."""
@@ -921,7 +925,7 @@ def test_damage_that_a_slot_meets_sends_the_run_to_an_older_point_if_there_is_on
     assert restored == ([False, True] if ends is JobStatus.CANCELED else [False])
 
 
-def test_damage_without_a_file_that_a_running_slot_meets_marks_no_point_and_ends_the_run(
+def test_a_running_slots_damage_without_a_file_marks_no_point_and_ends_the_run(
     tmp_path: Path,
 ) -> None:
     """A later checkpoint may have written the damaged data, so the starting point may be whole."""

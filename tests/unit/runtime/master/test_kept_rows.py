@@ -33,7 +33,7 @@ from tests.unit.runtime.points import PIPELINE, manifest_of, operator_of, store_
 ONE = CheckpointId(1)
 
 
-def test_rows_stay_while_a_point_of_any_run_names_them_and_go_with_the_last(
+def test_rows_stay_until_no_point_of_any_run_names_them(
     tmp_path: Path,
 ) -> None:
     first, second = Run(tmp_path, "run-a"), Run(tmp_path, "run-b")
@@ -54,9 +54,7 @@ def test_rows_stay_while_a_point_of_any_run_names_them_and_go_with_the_last(
 
 
 @pytest.mark.parametrize("kind", ["savepoint", "reserved"])
-def test_savepoints_and_what_is_reserved_at_most_once_count_as_well(
-    tmp_path: Path, kind: str
-) -> None:
+def test_savepoints_and_at_most_once_reservations_keep_rows(tmp_path: Path, kind: str) -> None:
     first = Run(tmp_path, "run-a")
     first.start_afresh()
     first.end(point_in="rows-1", kind=kind)
@@ -66,7 +64,7 @@ def test_savepoints_and_what_is_reserved_at_most_once_count_as_well(
     assert rows_in(tmp_path) == ["rows-1", "rows-2"]
 
 
-def test_a_run_that_was_restored_keeps_the_rows_that_it_reads_on(tmp_path: Path) -> None:
+def test_a_restored_run_keeps_the_rows_that_it_still_reads(tmp_path: Path) -> None:
     first, restored = Run(tmp_path, "run-a"), Run(tmp_path, "run-b")
     first.start_afresh()
     first.end()
@@ -78,7 +76,7 @@ def test_a_run_that_was_restored_keeps_the_rows_that_it_reads_on(tmp_path: Path)
     assert rows_in(tmp_path) == ["rows-1", "rows-2"]
 
 
-def test_nothing_is_deleted_while_another_run_goes_on(tmp_path: Path) -> None:
+def test_no_rows_are_deleted_while_another_run_is_running(tmp_path: Path) -> None:
     Run(tmp_path, "run-a").start_afresh()
 
     Run(tmp_path, "run-b").start_afresh()
@@ -86,7 +84,7 @@ def test_nothing_is_deleted_while_another_run_goes_on(tmp_path: Path) -> None:
     assert rows_in(tmp_path) == ["rows-1", "rows-2"]
 
 
-def test_nothing_is_deleted_while_a_storage_elsewhere_is_not_mounted(tmp_path: Path) -> None:
+def test_no_rows_are_deleted_while_a_checkpoint_directory_is_not_mounted(tmp_path: Path) -> None:
     mount = tmp_path / "mount"
     first = Run(tmp_path, "run-a", {"execution.checkpointing.dir": str(mount)})
     first.start_afresh()
@@ -106,7 +104,7 @@ def test_nothing_is_deleted_while_a_storage_elsewhere_is_not_mounted(tmp_path: P
 
 
 @pytest.mark.parametrize("spoil", ["altered", "silent point", "silent notes", "no jobs"])
-def test_nothing_is_deleted_while_something_cannot_be_read(
+def test_no_rows_are_deleted_while_points_or_notes_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
 ) -> None:
     first = Run(tmp_path, "run-a", jobs=spoil.replace(" ", "-"))
@@ -119,7 +117,7 @@ def test_nothing_is_deleted_while_something_cannot_be_read(
     assert rows_in(tmp_path) == ["rows-1", "rows-2"]
 
 
-def test_a_run_whose_note_cannot_be_left_now_does_not_begin(
+def test_a_transient_failure_to_write_its_note_keeps_a_run_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tmp_path, "run-a")
@@ -164,7 +162,9 @@ def spoiled(run: "Run", how: str, root: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.undo()
 
 
-def test_rows_without_the_sign_and_notes_that_make_no_sense_are_left_alone(tmp_path: Path) -> None:
+def test_unmarked_rows_are_never_deleted_and_an_invalid_note_blocks_deletion(
+    tmp_path: Path,
+) -> None:
     first = Run(tmp_path, "run-a")
     first.start_afresh()
     first.end()

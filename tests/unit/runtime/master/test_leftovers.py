@@ -46,7 +46,7 @@ OUT = Uid("out")
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_every_item_has_one_fate_and_only_what_surely_is_not_needed_goes(seed: int) -> None:
+def test_every_item_is_listed_once_and_discarded_only_if_surely_unneeded(seed: int) -> None:
     rng = random.Random(seed)
     runs = [RunId(f"run-{number}") for number in range(4)]
     found = [
@@ -66,7 +66,7 @@ def test_every_item_has_one_fate_and_only_what_surely_is_not_needed_goes(seed: i
     assert all({item.what for item in share.items} == {share.what} for share in made)
 
 
-def test_what_writers_end_anyway_is_not_said_to_stay() -> None:
+def test_transactions_that_writers_end_anyway_are_not_reported_as_kept() -> None:
     item = Unfinished("a", OLD, "transactions", is_ended_by_writers=True)
 
     assert shares([item], Need(frozenset({"a"}))) == []
@@ -74,14 +74,14 @@ def test_what_writers_end_anyway_is_not_said_to_stay() -> None:
     assert [share.why_kept for share in shares([item], Need())] == [None]
 
 
-def test_a_size_is_told_when_all_are_known() -> None:
+def test_the_total_size_is_reported_only_when_all_sizes_are_known() -> None:
     sized = [Unfinished(name, OLD, "files", size_bytes=5) for name in "ab"]
 
     assert shares(sized, Need())[0].size_bytes == 10
     assert shares([*sized, Unfinished("c", OLD, "files")], Need())[0].size_bytes is None
 
 
-def test_what_a_run_without_a_point_left_is_ended_and_said(tmp_path: Path) -> None:
+def test_leftovers_of_a_run_without_points_are_discarded_and_reported(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.run(OLD)
     sink = LeavingSink({"a": OLD, "b": OLD, "mine": OWN})
@@ -98,7 +98,7 @@ def test_what_a_run_without_a_point_left_is_ended_and_said(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("field", ["committables", "quarantined"])
 @pytest.mark.parametrize("is_savepoint", [False, True])
-def test_what_a_point_names_stays_as_long_as_the_point_does(
+def test_output_that_a_point_names_stays_as_long_as_the_point(
     tmp_path: Path, field: str, is_savepoint: bool
 ) -> None:
     scene = Scene(tmp_path)
@@ -117,7 +117,7 @@ def test_what_a_point_names_stays_as_long_as_the_point_does(
     assert not sink.left
 
 
-def test_the_point_that_the_run_starts_from_counts_wherever_it_lies(tmp_path: Path) -> None:
+def test_the_starting_point_of_the_run_counts_wherever_it_is_stored(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     taken_away = scene.run(OLD).point(["a"]).rename(tmp_path / "kept by hand")
     sink = LeavingSink({"a": OLD, "b": OLD})
@@ -182,7 +182,7 @@ def _has_moved_its_savepoints_there(scene: "Scene", run: "Run") -> None:
         (_has_moved_its_savepoints_there, "^Run run-1 has completed checkpoints, and"),
     ],
 )
-def test_in_doubt_everything_of_that_run_stays(
+def test_all_leftovers_of_a_run_stay_while_its_points_are_in_doubt(
     tmp_path: Path, happens: Callable[["Scene", "Run"], None], why: str
 ) -> None:
     scene = Scene(tmp_path)
@@ -198,7 +198,7 @@ def test_in_doubt_everything_of_that_run_stays(
     assert re.search(why, kept.why), kept.why
 
 
-def test_an_empty_place_of_a_run_that_never_had_a_checkpoint_is_no_doubt(tmp_path: Path) -> None:
+def test_an_empty_directory_of_a_run_without_checkpoints_raises_no_doubt(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.run(OLD).specify({CHECKPOINT_DIR: str(scene.mounted)})
     sink = LeavingSink({"a": OLD})
@@ -208,7 +208,7 @@ def test_an_empty_place_of_a_run_that_never_had_a_checkpoint_is_no_doubt(tmp_pat
     assert not sink.left
 
 
-def test_a_place_that_other_runs_fill_is_there_although_this_run_has_nothing_in_it(
+def test_a_directory_with_points_of_other_runs_counts_as_mounted(
     tmp_path: Path,
 ) -> None:
     """This run's points were deleted."""
@@ -222,7 +222,7 @@ def test_a_place_that_other_runs_fill_is_there_although_this_run_has_nothing_in_
     assert not sink.left
 
 
-def test_points_are_looked_for_where_changed_settings_sent_them(tmp_path: Path) -> None:
+def test_points_are_also_found_in_the_directory_of_changed_settings(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     run = scene.run(OLD)
     changed = {CHECKPOINT_DIR: str(scene.mounted)}
@@ -235,7 +235,7 @@ def test_points_are_looked_for_where_changed_settings_sent_them(tmp_path: Path) 
     assert list(sink.left) == ["a"]
 
 
-def test_at_its_end_a_run_ends_what_it_left_itself_and_nothing_else(tmp_path: Path) -> None:
+def test_an_ending_run_discards_only_its_own_leftovers(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.run(OLD)
     scene.run(OWN).point(["a"])
@@ -251,7 +251,7 @@ def test_at_its_end_a_run_ends_what_it_left_itself_and_nothing_else(tmp_path: Pa
 @pytest.mark.parametrize(
     "error", [Retryable("it is away"), Rejected("it refuses."), TargetTaken("it is taken.")]
 )
-def test_the_end_of_a_run_waits_for_no_target(tmp_path: Path, error: Exception) -> None:
+def test_the_end_of_a_run_does_not_wait_for_its_targets(tmp_path: Path, error: Exception) -> None:
     scene = Scene(tmp_path)
     scene.run(OWN)
     sink = LeavingSink({"a": OWN}, error)
@@ -263,7 +263,7 @@ def test_the_end_of_a_run_waits_for_no_target(tmp_path: Path, error: Exception) 
 
 
 @pytest.mark.parametrize("way", ["discard_earlier", "discard_own"])
-def test_a_driver_that_has_lost_the_run_ends_nothing(tmp_path: Path, way: str) -> None:
+def test_a_driver_that_has_lost_the_run_discards_nothing(tmp_path: Path, way: str) -> None:
     scene = Scene(tmp_path)
     scene.run(OLD)
     scene.run(OWN)
@@ -279,7 +279,7 @@ def test_a_driver_that_has_lost_the_run_ends_nothing(tmp_path: Path, way: str) -
     assert sorted(sink.left) == ["a", "b"]
 
 
-def test_a_start_waits_for_its_targets_and_never_goes_on_without_holding_them(
+def test_a_start_does_not_continue_while_its_target_is_away_or_taken(
     tmp_path: Path,
 ) -> None:
     scene = Scene(tmp_path)
@@ -292,7 +292,7 @@ def test_a_start_waits_for_its_targets_and_never_goes_on_without_holding_them(
     assert isinstance(said, LeftoversKept)
 
 
-def test_an_event_names_some_of_many_runs(tmp_path: Path) -> None:
+def test_an_event_names_a_bounded_number_of_runs(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     runs = [RunId(f"run-{number + 10}") for number in range(RUNS_NAMED_MAX + 5)]
     for run_id in runs:
@@ -304,7 +304,7 @@ def test_an_event_names_some_of_many_runs(tmp_path: Path) -> None:
     assert (len(said.runs), said.run_count, said.count) == (RUNS_NAMED_MAX, len(runs), len(runs))
 
 
-def test_nothing_is_asked_of_the_storage_when_nothing_was_left(tmp_path: Path) -> None:
+def test_the_storage_is_not_asked_when_there_are_no_leftovers(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.store.is_away = True
 

@@ -32,7 +32,7 @@ def test_every_phase_is_reported_once_in_order_with_its_duration() -> None:
     ]
 
 
-def test_the_decision_names_its_point_and_how_much_is_read_again() -> None:
+def test_the_decision_names_its_point_and_the_records_to_replay() -> None:
     recovery = Recovery()
 
     recovery.fail(source_records=100)
@@ -43,7 +43,7 @@ def test_the_decision_names_its_point_and_how_much_is_read_again() -> None:
     assert decided.records_to_replay == 40
 
 
-def test_a_run_that_never_failed_recovers_from_nothing() -> None:
+def test_a_run_that_never_failed_reports_no_recovery() -> None:
     recovery = Recovery()
 
     recovery.restart(source_records=0)
@@ -53,7 +53,7 @@ def test_a_run_that_never_failed_recovers_from_nothing() -> None:
     assert recovery.events == []
 
 
-def test_nothing_counts_as_read_before_all_subtasks_run_again() -> None:
+def test_no_record_counts_as_read_before_all_subtasks_run_again() -> None:
     recovery = Recovery()
 
     recovery.fail(source_records=100)
@@ -72,7 +72,7 @@ def test_the_restored_position_is_not_yet_a_first_record() -> None:
     assert [phase for phase, _ in recovery.reported] == list(STEPS)
 
 
-def test_a_failure_during_a_recovery_starts_over_and_still_has_to_catch_up_with_the_first() -> None:
+def test_a_second_failure_restarts_the_phases_but_not_the_catch_up_target() -> None:
     recovery = Recovery()
     recovery.fail(source_records=100)
     recovery.restart(source_records=60)
@@ -92,7 +92,7 @@ def test_a_failure_during_a_recovery_starts_over_and_still_has_to_catch_up_with_
     assert recovery.events[first + 1].records_to_replay == 40
 
 
-def test_what_the_supervision_waited_on_purpose_is_backoff_and_not_detection() -> None:
+def test_a_deliberate_wait_of_the_supervision_is_backoff_and_not_detection() -> None:
     recovery = Recovery()
     heard_ms = recovery.clock.now_ms
     recovery.clock.now_ms += 30_000 + STEP_MS
@@ -105,7 +105,7 @@ def test_what_the_supervision_waited_on_purpose_is_backoff_and_not_detection() -
     assert spent[RecoveryPhase.BACKOFF] == 30_000 + STEP_MS
 
 
-def test_no_wait_is_longer_than_the_silence_that_it_is_part_of() -> None:
+def test_a_wait_never_exceeds_the_silence_that_contains_it() -> None:
     """A person may have set the supervision's clock meanwhile."""
     recovery = Recovery()
     heard_ms = recovery.clock.now_ms

@@ -25,7 +25,7 @@ Positions = list[int]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_read_again_is_the_difference_of_two_positions(seed: int) -> None:
+def test_the_records_to_replay_are_the_difference_of_two_positions(seed: int) -> None:
     world = World(random.Random(seed))
 
     for _ in range(250):
@@ -132,7 +132,7 @@ class World:
             self.recoveries[-1] = (event.records_to_replay, heard, point)
 
 
-def test_at_most_once_nothing_is_read_again_and_nothing_has_to_be_caught_up_with() -> None:
+def test_at_most_once_a_recovery_has_nothing_to_replay_or_catch_up_with() -> None:
     events: list[Event] = []
     clock = ManualClock()
     board = MetricsBoard(clock, 1)  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ def test_at_most_once_nothing_is_read_again_and_nothing_has_to_be_caught_up_with
     assert board.reached_records == 500
 
 
-def test_a_source_that_reads_in_batches_has_one_speed_over_ten_seconds() -> None:
+def test_the_ten_second_mean_smooths_the_speed_of_a_source_with_batches() -> None:
     """Single samples flip between 0 and a batch of 60; the mean is 30 records per second."""
     clock = ManualClock()
     board = MetricsBoard(clock, 1)  # type: ignore[arg-type]

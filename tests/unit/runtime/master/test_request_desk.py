@@ -29,7 +29,7 @@ class Scripted:
         return cast("list[DriverCommand]", found)
 
 
-def test_a_command_is_posted_once_and_an_inbox_that_is_away_ends_the_driver() -> None:
+def test_a_command_is_posted_once_and_an_unreadable_inbox_is_a_failure() -> None:
     heard = heard_of(OSError("stale file handle"))
 
     assert heard[0] == CommandArrived(COMMAND)
@@ -38,7 +38,7 @@ def test_a_command_is_posted_once_and_an_inbox_that_is_away_ends_the_driver() ->
     assert str(heard[1].error) == "The requests of the run cannot be read: stale file handle."
 
 
-def test_a_bug_beside_the_master_is_not_lost_with_the_thread_it_happened_on() -> None:
+def test_a_bug_on_the_inbox_thread_is_posted_to_the_master() -> None:
     bug = TypeError("a bug of the inbox")
 
     assert heard_of(bug)[1] == WorkFailed(bug)

@@ -34,7 +34,7 @@ PREFIX = "restart-strategy."
         ),
     ],
 )
-def test_the_strategy_that_is_set_decides_how_often_and_when(
+def test_the_configured_strategy_decides_the_number_and_delay_of_restarts(
     settings: dict[str, str], delays_ms: list[float]
 ) -> None:
     backoff = restart_backoff(parse_settings({PREFIX + k: v for k, v in settings.items()}).restart)
@@ -46,7 +46,7 @@ def test_the_strategy_that_is_set_decides_how_often_and_when(
 
 
 @pytest.mark.parametrize(("draw", "delay_ms"), [(-1.0, 50), (0.0, 100), (1.0, 150)])
-def test_the_wait_is_spread_by_the_factor_that_is_set(draw: float, delay_ms: float) -> None:
+def test_the_configured_jitter_factor_spreads_the_delay(draw: float, delay_ms: float) -> None:
     given = {PREFIX + "exponential-delay.jitter-factor": "0.5"}
 
     backoff = restart_backoff(parse_settings(given).restart)
@@ -54,7 +54,7 @@ def test_the_wait_is_spread_by_the_factor_that_is_set(draw: float, delay_ms: flo
     assert backoff.on_failure(0, draw) == RestartAfter(delay_ms)
 
 
-def test_a_run_that_was_stable_for_the_threshold_starts_over() -> None:
+def test_a_run_that_was_stable_for_the_threshold_resets_its_backoff() -> None:
     given = {
         PREFIX + "exponential-delay.reset-backoff-threshold": "1 s",
         PREFIX + "exponential-delay.jitter-factor": "0",
@@ -65,7 +65,7 @@ def test_a_run_that_was_stable_for_the_threshold_starts_over() -> None:
     assert backoff.on_failure(2_000, 0) == RestartAfter(100)
 
 
-def test_failures_are_counted_over_the_interval_that_is_set() -> None:
+def test_failures_are_counted_over_the_configured_interval() -> None:
     settings = {"type": "failure-rate", "failure-rate.failure-rate-interval": "1 s"}
     backoff = restart_backoff(parse_settings({PREFIX + k: v for k, v in settings.items()}).restart)
 

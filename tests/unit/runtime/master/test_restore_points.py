@@ -86,7 +86,7 @@ def test_an_operator_without_state_may_disappear() -> None:
     assert (found.problems, found.dropped, found.dropped_states) == ((), (), ())
 
 
-def test_an_id_is_above_every_directory_of_the_run_complete_or_not(tmp_path: Path) -> None:
+def test_a_new_id_is_above_all_directories_of_the_run_even_incomplete_ones(tmp_path: Path) -> None:
     places = places_in(tmp_path)
     publish(tmp_path, places.checkpoint(CheckpointId(3)))
     Path(places.checkpoint(CheckpointId(7))).mkdir(parents=True)
@@ -95,7 +95,7 @@ def test_an_id_is_above_every_directory_of_the_run_complete_or_not(tmp_path: Pat
     assert next_id(tmp_path) == 8
 
 
-def test_an_id_is_above_the_run_s_own_savepoints_too_and_no_other_run_s(tmp_path: Path) -> None:
+def test_a_new_id_is_above_savepoints_of_this_run_but_ignores_other_runs(tmp_path: Path) -> None:
     places = places_in(tmp_path)
     Path(places.savepoint(CheckpointId(12))).mkdir(parents=True)
     Path(places.savepoints, "savepoint-run-2-40").mkdir()
@@ -103,7 +103,7 @@ def test_an_id_is_above_the_run_s_own_savepoints_too_and_no_other_run_s(tmp_path
     assert next_id(tmp_path) == 13
 
 
-def test_an_id_that_was_given_up_without_a_trace_in_the_storage_is_not_used_again(
+def test_an_id_that_was_triggered_but_never_stored_is_not_used_again(
     tmp_path: Path,
 ) -> None:
     publish(tmp_path, places_in(tmp_path).checkpoint(CheckpointId(3)))
@@ -113,13 +113,13 @@ def test_an_id_that_was_given_up_without_a_trace_in_the_storage_is_not_used_agai
 
 
 @pytest.mark.parametrize("first", [1, 42])
-def test_the_first_id_is_the_one_that_the_run_was_given(first: int, tmp_path: Path) -> None:
+def test_the_first_id_is_the_one_in_the_run_specification(first: int, tmp_path: Path) -> None:
     spec = spec_of(first_checkpoint_id=CheckpointId(first))
 
     assert next_id(tmp_path, spec=spec) == first
 
 
-def test_own_points_are_complete_ones_of_this_run(tmp_path: Path) -> None:
+def test_own_points_are_the_complete_points_of_this_run(tmp_path: Path) -> None:
     places = places_in(tmp_path)
     chk, save = places.checkpoint(CheckpointId(2)), places.savepoint(CheckpointId(3))
     for location in (chk, save, f"{places.savepoints}/savepoint-run-2-9"):
@@ -134,7 +134,7 @@ def test_own_points_are_complete_ones_of_this_run(tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_that_was_asked_for_nothing_starts_from_the_beginning(tmp_path: Path) -> None:
+def test_a_run_without_a_requested_point_starts_from_the_beginning(tmp_path: Path) -> None:
     chooser = Chooser(tmp_path)
 
     start = chooser.choose()
@@ -143,7 +143,7 @@ def test_a_run_that_was_asked_for_nothing_starts_from_the_beginning(tmp_path: Pa
     assert requested_point(spec_of(), store_in(tmp_path)) is None
 
 
-def test_the_point_asked_for_is_taken_with_its_lineage(tmp_path: Path) -> None:
+def test_a_run_starts_from_the_requested_point_with_its_lineage(tmp_path: Path) -> None:
     asked = tmp_path / "elsewhere" / "savepoint-run-0-6"
     publish(
         tmp_path,
@@ -161,7 +161,7 @@ def test_the_point_asked_for_is_taken_with_its_lineage(tmp_path: Path) -> None:
     assert start.source_records == 10
 
 
-def test_an_own_point_goes_before_the_one_that_was_asked_for(tmp_path: Path) -> None:
+def test_a_point_of_the_run_takes_precedence_over_the_requested_one(tmp_path: Path) -> None:
     asked, own = tmp_path / "savepoint-run-0-6", places_in(tmp_path).checkpoint(CheckpointId(7))
     publish(tmp_path, asked, run_id=RunId("run-0"))
     publish(tmp_path, own, checkpoint_id=CheckpointId(7), ancestors=[("run-0", 6)])
@@ -172,14 +172,14 @@ def test_an_own_point_goes_before_the_one_that_was_asked_for(tmp_path: Path) -> 
     assert start.ancestors_of(RunId("run-1")) == [("run-0", 6)]
 
 
-def test_a_point_of_another_pipeline_with_the_same_uids_is_taken(tmp_path: Path) -> None:
+def test_a_point_of_another_pipeline_with_the_same_uids_is_accepted(tmp_path: Path) -> None:
     asked = tmp_path / "savepoint-run-0-6"
     publish(tmp_path, asked, pipeline="other", checkpoint_id=CheckpointId(6))
 
     assert Chooser(tmp_path, restore_from=str(asked)).choose().checkpoint_id == 6
 
 
-def test_a_point_of_a_pipeline_with_other_uids_is_refused_when_asked_for(tmp_path: Path) -> None:
+def test_a_requested_point_of_a_pipeline_with_other_uids_is_refused(tmp_path: Path) -> None:
     asked = tmp_path / "savepoint-run-0-6"
     foreign = manifest_of([[operator_of(uid=GONE, positions=[0])]], pipeline="other")
     store_in(tmp_path).publish(str(asked), foreign)
@@ -188,7 +188,7 @@ def test_a_point_of_a_pipeline_with_other_uids_is_refused_when_asked_for(tmp_pat
         Chooser(tmp_path, restore_from=str(asked), allow_non_restored_state=True).choose()
 
 
-def test_what_may_be_left_behind_is_named_to_the_slots(tmp_path: Path) -> None:
+def test_a_start_names_the_states_that_it_may_drop(tmp_path: Path) -> None:
     asked = tmp_path / "savepoint-run-0-6"
     store = store_in(tmp_path)
     states = stored_keys(store, str(asked), 0, 1, [1, 2])
@@ -202,7 +202,7 @@ def test_what_may_be_left_behind_is_named_to_the_slots(tmp_path: Path) -> None:
     assert start.dropped_states == ((Uid("both"), "former"),)
 
 
-def test_a_damaged_point_is_passed_over_loudly_each_time_and_read_once(tmp_path: Path) -> None:
+def test_a_damaged_point_is_read_once_and_reported_each_time_it_is_skipped(tmp_path: Path) -> None:
     places = places_in(tmp_path)
     for checkpoint_id in (1, 2):
         location = places.checkpoint(CheckpointId(checkpoint_id))
@@ -221,7 +221,7 @@ def test_a_damaged_point_is_passed_over_loudly_each_time_and_read_once(tmp_path:
     assert [start.checkpoint_id for start in starts] == [1, 1]
 
 
-def test_when_no_own_point_can_be_used_the_run_does_not_start_afresh(tmp_path: Path) -> None:
+def test_a_run_does_not_start_afresh_if_all_its_points_are_damaged(tmp_path: Path) -> None:
     location = places_in(tmp_path).checkpoint(CheckpointId(1))
     publish(tmp_path, location)
     damaged = truncate_state(Path(location))
@@ -230,7 +230,7 @@ def test_when_no_own_point_can_be_used_the_run_does_not_start_afresh(tmp_path: P
         Chooser(tmp_path).choose()
 
 
-def test_sinks_are_rewound_to_the_lineage_and_what_they_set_aside_is_said(tmp_path: Path) -> None:
+def test_sinks_rewind_to_the_lineage_and_report_superseded_output(tmp_path: Path) -> None:
     chooser = Chooser(tmp_path)
     start = StartingPoint(
         point=None, lineage=((RunId("run-0"), CheckpointId(6)),), source_records=0
@@ -242,7 +242,7 @@ def test_sinks_are_rewound_to_the_lineage_and_what_they_set_aside_is_said(tmp_pa
     assert chooser.events == [OutputSuperseded(sink=Uid("out"), files=2, moved_to="aside")]
 
 
-def test_records_that_were_quarantined_behind_the_point_are_set_aside(tmp_path: Path) -> None:
+def test_records_quarantined_after_the_restored_point_are_set_aside(tmp_path: Path) -> None:
     chooser = Chooser(tmp_path)
     quarantine = tmp_path / "quarantine" / "left"
     sink = quarantine_of(quarantine.parent, Uid("left"), spec_of().pipeline)

@@ -20,7 +20,7 @@ class LogOfToday(GrowingLog):
     begins_once = True
 
 
-def test_a_later_driver_of_the_run_sees_the_files_of_the_first(tmp_path: Path) -> None:
+def test_a_later_driver_of_the_run_lists_the_same_files_as_the_first(tmp_path: Path) -> None:
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     (inbox / "b.csv").touch()
@@ -35,7 +35,7 @@ def test_a_later_driver_of_the_run_sees_the_files_of_the_first(tmp_path: Path) -
     assert Beginning.unpacked(later.packed).directories == {f"{inbox}/*.csv": ["b.csv"]}
 
 
-def test_a_log_is_looked_at_once_for_all_attempts_and_drivers(tmp_path: Path) -> None:
+def test_a_log_is_inspected_only_once_for_all_attempts_and_drivers(tmp_path: Path) -> None:
     clicks = LogOfToday({"a": [(0, 1, 1)]}, starts_at_the_end=True)
     beginning = RunBeginning(tmp_path / "beginning.json")
     beginning.look({CLICKS: clicks, ORDERS: GrowingLog({"o": []})})
@@ -51,7 +51,7 @@ def test_a_log_is_looked_at_once_for_all_attempts_and_drivers(tmp_path: Path) ->
     assert ORDERS not in splits
 
 
-def test_a_log_that_does_not_answer_is_looked_at_again(tmp_path: Path) -> None:
+def test_a_log_that_did_not_answer_is_inspected_again(tmp_path: Path) -> None:
     clicks = LogOfToday({"a": []}, is_away=True)
     beginning = RunBeginning(tmp_path / "beginning.json")
     with pytest.raises(Retryable):
@@ -80,7 +80,7 @@ def lost() -> None:
     raise LeaseLost(RunDirectory(Path("run")), None)
 
 
-def test_a_beginning_that_makes_no_sense_is_named(tmp_path: Path) -> None:
+def test_a_beginning_file_that_cannot_be_parsed_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "beginning.json").write_text("[")
 
     with pytest.raises(Rejected, match=r"beginning\.json does not say what the sources began"):

@@ -11,7 +11,7 @@ from tests.unit.runtime.points import manifest_of, operator_of
 SHARE = OutputShare(checkpoint_id=CheckpointId(1), rows=3, digest="00", tokens=["part-1"])
 
 
-def test_an_entry_has_what_was_read_since_the_one_before_and_every_sink_subtask() -> None:
+def test_an_entry_holds_the_newly_read_ranges_and_every_sink_subtask() -> None:
     events: list[Event] = []
     ledger = RunLedger(events.append)
 
@@ -27,7 +27,7 @@ def test_an_entry_has_what_was_read_since_the_one_before_and_every_sink_subtask(
     ]
 
 
-def test_an_attempt_goes_on_from_its_starting_point() -> None:
+def test_the_ledger_of_an_attempt_continues_from_its_starting_point() -> None:
     events: list[Event] = []
     ledger = RunLedger(events.append)
     ledger.on_completed(point(9, 5))

@@ -64,7 +64,7 @@ def test_a_point_ends_the_run_if_it_is_complete_and_nothing_came_after_it(
     assert stopping_of(journal, RetainedPoints(1, points)) == (put_down if ends else None)
 
 
-def test_a_driver_knows_the_damage_that_the_newest_word_of_the_journal_names(
+def test_a_driver_learns_the_damaged_files_from_the_newest_journal_event(
     tmp_path: Path,
 ) -> None:
     """This is so even if the segment with the original event is deleted."""
@@ -99,7 +99,7 @@ DECLINED = CheckpointFailureReason.CHECKPOINT_DECLINED
     ],
 )
 @pytest.mark.parametrize("segment_bytes", [1, 1 << 20], ids=["cut short", "whole"])
-def test_a_point_that_was_reported_as_failed_is_none_though_its_manifest_is_there(
+def test_a_checkpoint_reported_as_failed_is_no_point_despite_its_manifest(
     tmp_path: Path, said: list[tuple[str, int, Any]], given_up: list[int], segment_bytes: int
 ) -> None:
     places, store = places_in(tmp_path), store_in(tmp_path)

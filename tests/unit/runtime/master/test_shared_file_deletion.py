@@ -83,7 +83,7 @@ def run(tmp_path: Path) -> Directory:
     return Directory(tmp_path / "checkpoints")
 
 
-def test_a_discarded_point_takes_the_files_that_no_other_refers_to(run: Directory) -> None:
+def test_discarding_a_point_deletes_the_files_that_only_it_refers_to(run: Directory) -> None:
     kept, gone = run.written(1, "kept"), run.written(1, "gone")
     run.complete(1, kept, gone)
     run.complete(2, kept)
@@ -94,7 +94,7 @@ def test_a_discarded_point_takes_the_files_that_no_other_refers_to(run: Director
     assert run.store.verify(run.location(2)) == []
 
 
-def test_a_driver_that_starts_learns_from_the_manifests_and_sweeps_the_rest(
+def test_a_starting_driver_sweeps_the_files_that_no_manifest_names(
     run: Directory,
 ) -> None:
     kept = run.written(1, "kept")
@@ -116,7 +116,7 @@ def test_a_driver_that_lost_the_run_deletes_nothing(run: Directory) -> None:
     assert run.found() == files
 
 
-def test_what_is_acknowledged_too_late_is_deleted(run: Directory) -> None:
+def test_shared_files_of_a_late_acknowledgement_are_deleted(run: Directory) -> None:
     late = run.written(1, "late")
     manifest = manifest_of([[operator_of(states=[handle_of([late])])]])
 
@@ -126,7 +126,7 @@ def test_what_is_acknowledged_too_late_is_deleted(run: Directory) -> None:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_the_host_deletes_what_a_failed_checkpoint_has_shared(
+def test_the_host_deletes_the_shared_files_of_a_failed_checkpoint(
     tmp_path: Path, is_late: bool
 ) -> None:
     master = Master(tmp_path)
@@ -152,7 +152,7 @@ def test_the_host_deletes_what_a_failed_checkpoint_has_shared(
     assert master.store.names(place) == []
 
 
-def test_after_a_failure_the_next_completion_looks_for_what_is_left(run: Directory) -> None:
+def test_the_completion_after_a_failed_checkpoint_deletes_orphaned_files(run: Directory) -> None:
     run.host.on_triggered(CheckpointId(1))
     run.host.on_aborted(ATTEMPT, CheckpointId(1), ())
     run.written(1, "uploaded after the failure")
@@ -162,7 +162,7 @@ def test_after_a_failure_the_next_completion_looks_for_what_is_left(run: Directo
     assert run.found() == set()
 
 
-def test_a_claimed_point_leaves_what_its_neighbours_need(run: Directory) -> None:
+def test_discarding_a_claimed_point_keeps_files_that_other_points_need(run: Directory) -> None:
     both, own = run.written(1, "both"), run.written(1, "own")
     run.publish(1, both, own)
     run.publish(2, both)
@@ -176,7 +176,7 @@ def test_a_claimed_point_leaves_what_its_neighbours_need(run: Directory) -> None
 
 
 @pytest.mark.parametrize("spoil", ["silent", "altered", "missing"])
-def test_a_point_whose_manifest_cannot_be_read_keeps_its_files_until_it_goes(
+def test_a_point_with_an_unreadable_manifest_keeps_its_files_until_discarded(
     run: Directory, monkeypatch: pytest.MonkeyPatch, spoil: str
 ) -> None:
     """A single error, such as ESTALE, while the driver starts is enough."""
@@ -200,7 +200,7 @@ def test_a_point_whose_manifest_cannot_be_read_keeps_its_files_until_it_goes(
     ("which", "spoil"),
     [(1, "silent"), (1, "altered"), (1, "missing"), (2, "silent"), (2, "altered")],
 )
-def test_where_not_every_point_can_be_read_a_claimed_one_leaves_its_files(
+def test_a_claimed_point_leaves_its_files_while_any_point_is_unreadable(
     run: Directory, monkeypatch: pytest.MonkeyPatch, spoil: str, which: int
 ) -> None:
     both, own = run.written(1, "both"), run.written(1, "own")

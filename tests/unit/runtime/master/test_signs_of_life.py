@@ -26,7 +26,7 @@ def lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lease]:
         yield held
 
 
-def test_signs_say_how_far_the_loop_has_come(lease: Lease) -> None:
+def test_signs_report_the_progress_of_the_loop(lease: Lease) -> None:
     loop = ControlLoop(SystemClock())
     with SignsOfLife(lease, loop, unexpected):
         first = sign_after(lease, 0)
@@ -39,7 +39,7 @@ def test_signs_say_how_far_the_loop_has_come(lease: Lease) -> None:
     assert later.moves == first.moves + 2
 
 
-def test_no_sign_is_given_once_another_driver_has_the_run(lease: Lease) -> None:
+def test_a_driver_gives_no_sign_once_another_driver_has_the_run(lease: Lease) -> None:
     found: list[LeaseLost] = []
     is_lost = threading.Event()
 
@@ -62,7 +62,7 @@ def test_no_sign_is_given_once_another_driver_has_the_run(lease: Lease) -> None:
     assert len(found) == 1
 
 
-def test_a_disk_that_takes_no_sign_ends_neither_the_thread_nor_the_driver(
+def test_a_failed_write_of_a_sign_ends_neither_the_thread_nor_the_driver(
     lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = threading.Event()
@@ -78,7 +78,7 @@ def test_a_disk_that_takes_no_sign_ends_neither_the_thread_nor_the_driver(
         sign_after(lease, 0)
 
 
-def test_a_short_sign_leaves_nothing_of_a_long_one(lease: Lease) -> None:
+def test_a_short_sign_fully_overwrites_a_long_one(lease: Lease) -> None:
     long = DriverSign(epoch=10**9, sequence=10**12, moves=10**12, is_long_step=True)
     short = DriverSign(epoch=1, sequence=1, moves=1)
 
@@ -89,7 +89,7 @@ def test_a_short_sign_leaves_nothing_of_a_long_one(lease: Lease) -> None:
     assert lease.run_directory.sign_file.stat().st_size == sign_file.SIGN_BYTES
 
 
-def test_there_is_no_sign_before_the_first_or_while_one_is_torn(lease: Lease) -> None:
+def test_a_missing_or_torn_sign_reads_as_no_sign(lease: Lease) -> None:
     before = newest_sign(lease.run_directory)
     lease.run_directory.sign_file.write_bytes(b'{"epoch":1,"sequ')
 

@@ -32,7 +32,7 @@ AT_ONCE = {
 OTHER = Holder(run_id=RunId("run-9"), epoch=2, installation="elsewhere", started_by="ada")
 
 
-def test_a_restart_that_finds_another_run_at_its_target_ends_the_run(tmp_path: Path) -> None:
+def test_a_restart_that_finds_its_target_taken_over_ends_the_run(tmp_path: Path) -> None:
     sink = HeldSink()
     run = ScriptedRun(tmp_path, AT_ONCE, sink=sink)
     run.wait_for_checkpoints(1)
@@ -51,7 +51,7 @@ def test_a_restart_that_finds_another_run_at_its_target_ends_the_run(tmp_path: P
     assert sink.held_by == OTHER
 
 
-def test_a_driver_that_follows_a_dead_one_takes_nothing_back(tmp_path: Path) -> None:
+def test_the_successor_of_a_dead_driver_does_not_take_its_target_back(tmp_path: Path) -> None:
     sink = HeldSink()
     run = ScriptedRun(tmp_path, AT_ONCE, sink=sink)
     run.wait_for_checkpoints(1)
@@ -76,7 +76,7 @@ def test_a_target_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
     assert causes == ["The attempt cannot begin: the target is away"] * 2
 
 
-def test_a_start_that_died_between_two_targets_is_completed_by_the_next_driver(
+def test_the_next_driver_completes_a_start_that_died_between_two_targets(
     tmp_path: Path,
 ) -> None:
     first, second = HeldSink(held_by=OTHER), HeldSink(held_by=OTHER)
@@ -90,7 +90,7 @@ def test_a_start_that_died_between_two_targets_is_completed_by_the_next_driver(
     assert [each.held_by and each.held_by.epoch for each in (first, second)] == [3, 3]
 
 
-def test_a_start_that_died_before_its_target_heard_of_it_does_not_follow_another_run(
+def test_a_start_that_never_reached_its_target_does_not_evict_a_later_run(
     tmp_path: Path,
 ) -> None:
     """The driver stored its claim, and then a person started the pipeline elsewhere."""
@@ -107,7 +107,7 @@ def test_a_start_that_died_before_its_target_heard_of_it_does_not_follow_another
     assert sink.held_by == later
 
 
-def test_a_takeover_is_said_once_and_only_across_installations(tmp_path: Path) -> None:
+def test_a_takeover_is_reported_once_and_only_across_installations(tmp_path: Path) -> None:
     sink = HeldSink(held_by=OTHER)
     claims = Claims(tmp_path)
     claims.hold(sink)

@@ -31,7 +31,7 @@ def verified() -> Iterator["Verified"]:
     verified.verifier.close()
 
 
-def test_a_damaged_point_is_told_with_its_reason_and_dropped(verified: "Verified") -> None:
+def test_a_damaged_point_is_reported_with_its_reason_and_dropped(verified: "Verified") -> None:
     verified.damage("/chk-2")
 
     verified.look()
@@ -44,7 +44,7 @@ def test_a_damaged_point_is_told_with_its_reason_and_dropped(verified: "Verified
     assert verified.found_whole == ["/chk-3", "/chk-1"]
 
 
-def test_as_long_as_none_is_whole_all_stay_because_nobody_may_start_afresh(
+def test_all_points_stay_candidates_while_none_of_them_is_whole(
     verified: "Verified",
 ) -> None:
     verified.damage("/chk-1", "/chk-2", "/chk-3")
@@ -56,7 +56,7 @@ def test_as_long_as_none_is_whole_all_stay_because_nobody_may_start_afresh(
     assert verified.counts == [(0, 3)]
 
 
-def test_what_was_found_once_is_looked_at_again_and_said_once(verified: "Verified") -> None:
+def test_a_damaged_point_is_verified_again_but_reported_once(verified: "Verified") -> None:
     verified.damage("/chk-2")
 
     verified.look()
@@ -66,7 +66,7 @@ def test_what_was_found_once_is_looked_at_again_and_said_once(verified: "Verifie
     assert verified.counts == [(2, 1), (2, 1)]
 
 
-def test_a_point_that_was_mended_is_offered_again(verified: "Verified") -> None:
+def test_a_repaired_point_is_offered_again(verified: "Verified") -> None:
     verified.damage("/chk-2")
     verified.look()
     verified.store.damages.clear()
@@ -100,7 +100,7 @@ def test_damage_to_a_shared_file_outlives_the_point_that_it_was_found_in(
     assert verified.counts == [(2, 0)]
 
 
-def test_a_storage_that_does_not_answer_is_no_damage(verified: "Verified") -> None:
+def test_an_unreachable_storage_does_not_count_as_damage(verified: "Verified") -> None:
     verified.store.unreachable.add("/chk-3")
 
     verified.look()
@@ -109,7 +109,7 @@ def test_a_storage_that_does_not_answer_is_no_damage(verified: "Verified") -> No
     assert verified.counts == [(2, 0)]
 
 
-def test_a_disk_that_is_not_mounted_is_no_damage(verified: "Verified") -> None:
+def test_an_unmounted_disk_does_not_count_as_damage(verified: "Verified") -> None:
     verified.damage("/chk-1", "/chk-2", "/chk-3")
     verified.store.is_mounted = False
 
@@ -119,7 +119,7 @@ def test_a_disk_that_is_not_mounted_is_no_damage(verified: "Verified") -> None:
     assert verified.not_counted == [3]
 
 
-def test_what_nobody_expected_of_the_storage_is_not_lost_beside_the_master(
+def test_an_unexpected_error_of_the_storage_is_reported_to_the_master(
     verified: "Verified",
 ) -> None:
     verified.store.bug = TypeError("a bug of the storage")
@@ -140,7 +140,7 @@ def test_a_point_that_retention_deleted_meanwhile_is_not_called_damaged(
     assert verified.counts == [(2, 0)]
 
 
-def test_points_that_retention_deleted_while_they_were_read_are_said_to_be_not_counted(
+def test_points_that_retention_deletes_meanwhile_are_reported_as_not_counted(
     verified: "Verified",
 ) -> None:
     verified.damage("/chk-1")
@@ -154,7 +154,7 @@ def test_points_that_retention_deleted_while_they_were_read_are_said_to_be_not_c
     assert verified.not_counted == [3]
 
 
-def test_a_request_is_answered_by_a_reading_that_begins_at_once(verified: "Verified") -> None:
+def test_a_request_starts_a_verification_at_once_and_gets_its_result(verified: "Verified") -> None:
     verified.damage("/chk-2")
 
     verified.verifier.on_asked(RequestId("verify-1"))
@@ -168,7 +168,7 @@ def test_a_request_is_answered_by_a_reading_that_begins_at_once(verified: "Verif
     assert verified.verifier.due_ms == verified.clock.now_ms + INTERVAL_MS
 
 
-def test_the_driver_does_not_believe_a_request_for_which_it_finds_nothing(
+def test_a_request_alone_does_not_make_a_point_damaged(
     verified: "Verified",
 ) -> None:
     verified.verifier.on_asked(RequestId("verify-1"))
@@ -178,7 +178,7 @@ def test_the_driver_does_not_believe_a_request_for_which_it_finds_nothing(
     assert verified.refused == []
 
 
-def test_all_requests_of_a_reading_under_way_share_the_next_one(verified: "Verified") -> None:
+def test_requests_during_a_verification_share_the_next_one(verified: "Verified") -> None:
     """The reading under way may have passed a file before it was damaged."""
     looked = verified.read()
     verified.verifier.on_asked(RequestId("verify-1"))
@@ -197,7 +197,7 @@ def test_all_requests_of_a_reading_under_way_share_the_next_one(verified: "Verif
     assert len(verified.store.asked) == 2 * len(POINTS)
 
 
-def test_a_request_is_served_where_the_schedule_is_off_and_then_nothing_more_is_due() -> None:
+def test_without_a_schedule_a_request_is_served_and_nothing_more_is_due() -> None:
     verified = Verified(interval_ms=0)
 
     verified.verifier.on_asked(RequestId("verify-1"))
@@ -208,7 +208,7 @@ def test_a_request_is_served_where_the_schedule_is_off_and_then_nothing_more_is_
     verified.verifier.close()
 
 
-def test_it_looks_once_per_interval_and_never_twice_at_a_time(verified: "Verified") -> None:
+def test_verifications_run_once_per_interval_and_never_concurrently(verified: "Verified") -> None:
     first_due_ms = verified.verifier.due_ms
     looked = verified.read()
     while_reading = verified.verifier.due_ms
@@ -219,7 +219,7 @@ def test_it_looks_once_per_interval_and_never_twice_at_a_time(verified: "Verifie
     assert verified.verifier.due_ms == 2 * INTERVAL_MS + 50
 
 
-def test_zero_turns_it_off() -> None:
+def test_an_interval_of_zero_turns_verification_off() -> None:
     verified = Verified(interval_ms=0)
 
     verified.clock.now_ms += 10**9

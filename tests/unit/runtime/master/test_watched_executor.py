@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pipelines.runtime.master.job_events import JobEvent, WatchedExecutor, WorkFailed
 
 
-def test_only_what_raises_is_posted_and_its_error_with_it() -> None:
+def test_only_failed_work_is_posted_together_with_its_error() -> None:
     posted: list[JobEvent] = []
     executor = WatchedExecutor(ThreadPoolExecutor(1), posted.append)
 
@@ -20,7 +20,7 @@ def test_only_what_raises_is_posted_and_its_error_with_it() -> None:
     assert posted == [WorkFailed(error)]
 
 
-def test_what_was_dropped_before_it_began_has_not_failed() -> None:
+def test_work_that_is_cancelled_before_it_starts_has_not_failed() -> None:
     posted: list[JobEvent] = []
     executor = WatchedExecutor(ThreadPoolExecutor(1), posted.append)
     may_end = threading.Event()

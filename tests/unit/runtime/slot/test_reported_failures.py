@@ -19,7 +19,7 @@ from pipelines.runtime.subtask.operator_failure import OperatorFailed
     ],
     ids=["one file", "no one file", "a refusal", "the world"],
 )
-def test_damage_is_reported_as_such_with_its_file_if_it_has_one(
+def test_a_slot_reports_damage_as_such_with_its_file_if_known(
     error: Exception, is_fatal: bool, is_damage: bool, file: str | None
 ) -> None:
     sent: list[Message] = []

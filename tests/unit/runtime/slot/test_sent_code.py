@@ -51,7 +51,7 @@ def test_a_slot_does_not_run_an_installed_package_of_the_same_name(
         del sys.modules[name]
 
 
-def test_a_slot_refuses_other_code_under_the_name_of_the_wheel(tmp_path: Path) -> None:
+def test_a_slot_refuses_a_wheel_with_the_right_name_but_other_code(tmp_path: Path) -> None:
     code, sent = arrived(tmp_path, rows=12)
     other, place = arrived(tmp_path / "other", rows=13)
     (sent / code.file).write_bytes((place / other.file).read_bytes())

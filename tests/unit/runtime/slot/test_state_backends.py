@@ -27,7 +27,7 @@ def test_state_is_kept_in_memory_unless_the_settings_say_otherwise() -> None:
     assert isinstance(backends.create(GROUPS, 128), HashMapBackend)
 
 
-def test_databases_lie_in_the_directory_of_the_settings_and_go_at_the_end(tmp_path: Path) -> None:
+def test_databases_use_the_configured_directory_and_are_removed_at_the_end(tmp_path: Path) -> None:
     given = {"state.backend.type": "rocksdb", "state.backend.rocksdb.localdir": str(tmp_path)}
     backends = state_backends(options(given), "run-a3-0")
 
@@ -60,7 +60,7 @@ def test_a_directory_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> N
         (errno.EMFILE, Retryable),
     ],
 )
-def test_only_a_wrong_directory_is_refused_and_what_may_pass_is_tried_again(
+def test_a_wrong_directory_is_refused_but_a_passing_problem_is_retryable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: int, kind: type[Exception]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -74,14 +74,14 @@ def test_only_a_wrong_directory_is_refused_and_what_may_pass_is_tried_again(
 
 
 @pytest.mark.parametrize("text", ["64", "1 kb", "512 kb", "-1 mb", "1 tb", "many"])
-def test_a_memory_that_is_no_size_or_too_small_is_refused(text: str) -> None:
+def test_an_invalid_or_too_small_memory_size_is_refused(text: str) -> None:
     with pytest.raises(Rejected, match=r"memory\.fixed-per-slot.*64 mb"):
         options({"state.backend.rocksdb.memory.fixed-per-slot": text})
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 @pytest.mark.parametrize("is_incremental", [True, False])
-def test_checkpoints_hold_what_has_changed_only_if_the_settings_say_so(
+def test_checkpoints_are_incremental_only_if_the_settings_say_so(
     tmp_path: Path, backend: str, is_incremental: bool
 ) -> None:
     given = {

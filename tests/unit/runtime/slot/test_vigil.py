@@ -13,7 +13,7 @@ STEP_S = 60.0
 HASTY = Heartbeat(interval_ms=1, timeout_ms=5)  # how often a watch asks
 
 
-def test_a_slot_that_hears_from_its_driver_may_go_on() -> None:
+def test_a_slot_that_hears_from_its_driver_may_continue() -> None:
     clock, vigil = started()
 
     for _ in range(100):
@@ -32,7 +32,7 @@ def test_silence_of_the_driver_beyond_the_timeout_ends_the_slot() -> None:
     assert vigil.objection() == "the driver has been silent for 1.0 s"
 
 
-def test_a_process_that_was_stopped_objects_though_it_hears_what_was_said_before() -> None:
+def test_a_process_that_was_stopped_objects_despite_older_messages() -> None:
     clock, vigil = started()
 
     clock.now_ms += TIMEOUT_MS + 1
@@ -42,7 +42,7 @@ def test_a_process_that_was_stopped_objects_though_it_hears_what_was_said_before
 
 
 @pytest.mark.parametrize("later_ms", [0, 10, 10 * TIMEOUT_MS])
-def test_an_objection_is_for_ever_and_for_every_thread(later_ms: int) -> None:
+def test_an_objection_is_permanent_even_if_the_driver_is_heard_again(later_ms: int) -> None:
     clock, vigil = started()
     clock.now_ms += TIMEOUT_MS + 1
     vigil.objection()
@@ -53,7 +53,7 @@ def test_an_objection_is_for_ever_and_for_every_thread(later_ms: int) -> None:
     assert vigil.objection() is not None
 
 
-def test_a_slot_that_nobody_asks_is_ended_once_by_its_watch() -> None:
+def test_the_watch_ends_a_slot_once_even_if_nothing_polls_the_vigil() -> None:
     clock, vigil = started()
     ends: queue.Queue[str] = queue.Queue()
     watch = Watch(vigil, HASTY, ends.put)
@@ -67,7 +67,7 @@ def test_a_slot_that_nobody_asks_is_ended_once_by_its_watch() -> None:
     assert ends.empty()
 
 
-def test_a_closed_watch_says_nothing_any_more() -> None:
+def test_a_closed_watch_never_ends_its_slot() -> None:
     clock, vigil = started()
     ends: queue.Queue[str] = queue.Queue()
     watch = Watch(vigil, HASTY, ends.put)

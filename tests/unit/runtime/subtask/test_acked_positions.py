@@ -31,7 +31,7 @@ class Verdicts:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_was_emitted_less_what_lies_beyond_is_the_position(seed: int) -> None:
+def test_the_position_is_the_emitted_records_minus_those_beyond_it(seed: int) -> None:
     rng = random.Random(seed)
     clock, verdicts = ManualClock(), Verdicts()
     rows = [(n, n) for n in range(TOTAL)]

@@ -26,7 +26,7 @@ HOPS = 2  # source to relay, relay to sink
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("parallelism", "ackers"), [(1, 1), (2, 1), (2, 3)])
-def test_undisturbed_every_record_comes_once_and_costs_three_messages(
+def test_without_failures_each_record_arrives_once_and_is_acked_per_hop(
     tmp_path: Path, seed: int, parallelism: int, ackers: int
 ) -> None:
     topology = Topology(tmp_path, KEYS, parallelism, ackers, relay=PassOn, seed=seed)
@@ -40,7 +40,7 @@ def test_undisturbed_every_record_comes_once_and_costs_three_messages(
     assert topology.count("spout_replayed") == 0
 
 
-def test_a_source_is_over_only_when_all_of_it_is_processed(tmp_path: Path) -> None:
+def test_a_source_ends_only_when_all_its_records_are_processed(tmp_path: Path) -> None:
     topology = Topology(tmp_path, KEYS, asleep={SINK})
 
     topology.turns(2_000)
@@ -51,7 +51,7 @@ def test_a_source_is_over_only_when_all_of_it_is_processed(tmp_path: Path) -> No
     assert sorted(topology.sink.written) == topology.kept
 
 
-def test_an_operator_that_does_not_know_its_rows_is_waited_for_with_all_it_made(
+def test_ackers_await_all_output_of_an_operator_that_does_not_map_its_rows(
     tmp_path: Path,
 ) -> None:
     """The ackers follow each record into both parts of its batch's output."""
@@ -66,7 +66,7 @@ def test_an_operator_that_does_not_know_its_rows_is_waited_for_with_all_it_made(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_an_operator_fails_for_now_is_emitted_again_until_it_succeeds(
+def test_records_of_a_transient_failure_are_emitted_again_until_success(
     tmp_path: Path, seed: int
 ) -> None:
     tries = Counter[int]()
@@ -89,7 +89,7 @@ def test_what_an_operator_fails_for_now_is_emitted_again_until_it_succeeds(
     assert topology.count("spout_replayed") >= topology.count("spout_failed") >= 2
 
 
-def test_what_is_not_processed_in_time_is_emitted_again_and_may_come_twice(tmp_path: Path) -> None:
+def test_records_that_time_out_are_emitted_again_and_may_arrive_twice(tmp_path: Path) -> None:
     topology = Topology(tmp_path, KEYS, asleep={RELAY})
     topology.run(lambda: topology.count("acker_inits") == len(KEYS))
 
@@ -106,7 +106,9 @@ def test_what_is_not_processed_in_time_is_emitted_again_and_may_come_twice(tmp_p
 
 
 @pytest.mark.parametrize(("unanchored", "steps"), [(SOURCE, 0), ("kept", 0), (RELAY, 1)])
-def test_nobody_waits_for_what_is_not_anchored(tmp_path: Path, unanchored: str, steps: int) -> None:
+def test_the_source_does_not_wait_for_unanchored_records(
+    tmp_path: Path, unanchored: str, steps: int
+) -> None:
     topology = Topology(tmp_path, KEYS, relay=PassOn, unanchored=unanchored, asleep={SINK})
 
     topology.run_out()
@@ -123,7 +125,7 @@ def test_no_more_records_are_in_flight_than_allowed(tmp_path: Path) -> None:
     assert topology.count("acker_inits") - topology.count("spout_acked") == 2 * 10
 
 
-def test_without_ackers_nothing_is_followed(tmp_path: Path) -> None:
+def test_without_ackers_no_record_is_tracked(tmp_path: Path) -> None:
     topology = Topology(tmp_path, KEYS, ackers=0)
 
     topology.run_out()
@@ -133,7 +135,7 @@ def test_without_ackers_nothing_is_followed(tmp_path: Path) -> None:
     assert topology.count("spout_acked") == len(KEYS)
 
 
-def test_an_acker_forgets_what_nobody_settles(tmp_path: Path) -> None:
+def test_an_acker_forgets_records_that_are_never_settled(tmp_path: Path) -> None:
     topology = Topology(tmp_path, KEYS, relay=PassOn, asleep={RELAY})
     topology.run(lambda: topology.count("acker_inits") == len(KEYS))
     topology.turns(100)
@@ -149,7 +151,7 @@ def test_an_acker_forgets_what_nobody_settles(tmp_path: Path) -> None:
     assert late == HOPS * len(topology.kept)
 
 
-def test_a_cut_holds_the_place_before_what_is_not_processed(tmp_path: Path) -> None:
+def test_a_cut_stores_the_position_before_the_unprocessed_records(tmp_path: Path) -> None:
     topology = Topology(tmp_path, KEYS, parallelism=1, asleep={SINK})
     topology.run(lambda: topology.count("acker_inits") == len(KEYS))
     (source,) = topology.sources()
@@ -173,7 +175,7 @@ def test_a_cut_holds_the_place_before_what_is_not_processed(tmp_path: Path) -> N
     assert positions_at(2, topology)[SOURCE] != fresh.positions()
 
 
-def test_a_barrier_is_counted_once_for_each_channel_it_goes_into(tmp_path: Path) -> None:
+def test_a_barrier_is_counted_once_per_output_channel(tmp_path: Path) -> None:
     topology = Topology(tmp_path, KEYS, parallelism=2)
 
     for source in topology.sources():
@@ -183,7 +185,7 @@ def test_a_barrier_is_counted_once_for_each_channel_it_goes_into(tmp_path: Path)
     assert topology.count("barriers_sent") == HOPS * 2**2
 
 
-def test_event_time_goes_on_only_behind_what_is_processed(tmp_path: Path) -> None:
+def test_event_time_advances_only_past_processed_records(tmp_path: Path) -> None:
     topology = Topology(tmp_path, KEYS, parallelism=1, asleep={SINK})
     topology.run(lambda: topology.count("acker_inits") == len(KEYS))
     (source,) = topology.sources()
@@ -194,7 +196,7 @@ def test_event_time_goes_on_only_behind_what_is_processed(tmp_path: Path) -> Non
     assert source.watermark_ms() is not None
 
 
-def test_no_checkpoint_holds_state(tmp_path: Path) -> None:
+def test_a_checkpoint_with_acking_holds_no_state(tmp_path: Path) -> None:
     topology = Topology(tmp_path, KEYS, parallelism=1, relay=Remembering)
     topology.run_out()
 
@@ -223,7 +225,7 @@ def test_a_sink_that_fails_ends_the_attempt(tmp_path: Path) -> None:
         topology.run_out()
 
 
-def test_an_error_that_will_not_pass_ends_the_attempt(tmp_path: Path) -> None:
+def test_a_permanent_error_ends_the_attempt(tmp_path: Path) -> None:
     def broken() -> Operator:
         return BatchFunction(lambda batch: batch.select(["nothing"]), SCHEMA)
 

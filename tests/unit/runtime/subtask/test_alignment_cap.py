@@ -22,7 +22,7 @@ BATCH = Records(batch_of([(key, key) for key in range(10)]))
 CAP_BYTES = 2 * cost_of(BATCH)
 
 
-def test_waiting_goes_on_and_says_who_was_beyond_the_cap(tmp_path: Path) -> None:
+def test_alignment_continues_to_wait_and_names_the_channel_over_the_cap(tmp_path: Path) -> None:
     host = capped(tmp_path, CapAction.WAIT)
 
     held_back(host, 3)
@@ -34,7 +34,7 @@ def test_waiting_goes_on_and_says_who_was_beyond_the_cap(tmp_path: Path) -> None
     assert not host.reporter.phases[1].is_unaligned
 
 
-def test_within_the_cap_nobody_is_named(tmp_path: Path) -> None:
+def test_within_the_cap_no_channel_is_named(tmp_path: Path) -> None:
     host = capped(tmp_path, CapAction.ABORT)
 
     held_back(host, 2)
@@ -67,7 +67,7 @@ def test_a_savepoint_beyond_the_cap_waits(tmp_path: Path) -> None:
     assert not host.reporter.phases[1].is_unaligned
 
 
-def test_beyond_the_cap_the_checkpoint_is_declined_and_everybody_goes_on(tmp_path: Path) -> None:
+def test_beyond_the_cap_the_checkpoint_is_declined_and_records_flow_again(tmp_path: Path) -> None:
     host = capped(tmp_path, CapAction.ABORT)
 
     held_back(host, 3)
@@ -108,7 +108,7 @@ def test_a_declined_checkpoint_is_cancelled_downstream_and_the_next_one_is_exact
 
 
 @pytest.mark.parametrize("action", list(CapAction))
-def test_the_sum_of_the_inputs_has_a_cap_of_its_own(tmp_path: Path, action: CapAction) -> None:
+def test_a_separate_cap_limits_the_sum_of_the_inputs(tmp_path: Path, action: CapAction) -> None:
     options = replace(ALIGNED, subtask_cap_bytes=CAP_BYTES, cap_action=action)
     host = JoiningSubtask(tmp_path, options=options)
 
@@ -130,7 +130,7 @@ def test_the_sum_of_the_inputs_has_a_cap_of_its_own(tmp_path: Path, action: CapA
         (CapAction.ABORT, BarrierAligner, BarrierAligner.on_aborted),
     ],
 )
-def test_a_rule_broken_beyond_the_cap_comes_with_the_events_that_led_to_it(
+def test_a_rule_violation_beyond_the_cap_names_the_events_before_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     action: CapAction,
@@ -149,7 +149,7 @@ def test_a_rule_broken_beyond_the_cap_comes_with_the_events_that_led_to_it(
     )
 
 
-def test_a_rule_broken_at_the_gate_comes_with_the_events_that_led_to_it(
+def test_a_rule_violation_at_the_gate_names_the_events_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Gate, Gate.hold_back.__name__, breaks_a_rule)

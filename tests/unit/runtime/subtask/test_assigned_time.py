@@ -91,7 +91,7 @@ def _output() -> RecordingOutput:
     return RecordingOutput(ChannelId("out"))
 
 
-def test_what_is_behind_sees_the_assigned_time_and_what_is_beside_sees_the_input_s() -> None:
+def test_downstream_sees_the_assigned_time_and_siblings_see_the_input_time() -> None:
     line = Line()
 
     line.chain.emit_from_source(batch_of([(1, 7), (2, 9)]))
@@ -105,7 +105,7 @@ def test_what_is_behind_sees_the_assigned_time_and_what_is_beside_sees_the_input
     assert in_order == [Records, Watermark, Records, Watermark]
 
 
-def test_the_end_of_event_time_and_idleness_pass() -> None:
+def test_idleness_and_the_end_of_event_time_pass_through() -> None:
     line = Line()
 
     line.chain.on_event_time([IDLE, ACTIVE, Watermark(MAX_WATERMARK_MS)])
@@ -114,7 +114,7 @@ def test_the_end_of_event_time_and_idleness_pass() -> None:
     assert line.sent(BEHIND) == line.sent(BESIDE) == [IDLE, ACTIVE, Watermark(MAX_WATERMARK_MS)]
 
 
-def test_other_marks_go_to_everybody_and_event_time_that_is_sent_again_does_not() -> None:
+def test_barriers_reach_all_outputs_but_input_watermarks_skip_assigned_ones() -> None:
     line = Line()
 
     line.chain.broadcast(Watermark(5))

@@ -90,7 +90,7 @@ def reported(failure: OperatorFailed, *, shows_records: bool) -> Failed:
     return message
 
 
-def test_the_traceback_shows_the_authors_frames_and_no_other() -> None:
+def test_the_traceback_shows_only_the_frames_of_the_author() -> None:
     message = reported(failure_of(by_rows), shows_records=False)
 
     assert 'test_author_errors.py", line' in message.author_trace
@@ -100,7 +100,7 @@ def test_the_traceback_shows_the_authors_frames_and_no_other() -> None:
     assert "pipelines/operators" in message.detail
 
 
-def test_an_error_that_led_to_another_is_shown_above_it() -> None:
+def test_the_cause_of_an_error_is_shown_above_it() -> None:
     trace = author_trace(failure_of(chained).error)
 
     assert trace.index("ValueError: 13 is bad") < trace.index("direct cause")
@@ -145,7 +145,7 @@ def test_the_record_leaves_the_slot_only_if_the_settings_say_so(
     assert reported(failure, shows_records=True).record == THE_RECORD
 
 
-def test_no_record_is_shown_where_any_of_a_batch_may_be_at_fault() -> None:
+def test_the_failure_of_a_batch_carries_at_most_one_record() -> None:
     failure = failure_of(by_batch)
 
     assert failure.record is None or failure.record.num_rows == 1

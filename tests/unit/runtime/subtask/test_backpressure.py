@@ -14,7 +14,7 @@ from tests.unit.runtime.permits import permit
 SPLIT = [(key, key) for key in range(9)]
 
 
-def test_a_source_reads_nothing_more_while_downstream_takes_nothing(tmp_path: Path) -> None:
+def test_a_source_sends_nothing_while_its_output_is_full(tmp_path: Path) -> None:
     mailbox = ScriptedMailbox()
     host = ReadingSubtask(tmp_path, ListSource([SPLIT]), mailbox=mailbox)
     host.output.is_full = True
@@ -64,7 +64,7 @@ def test_the_wait_for_downstream_is_counted_as_backpressure(tmp_path: Path) -> N
     assert [e.batch.num_rows for e in host.output.sent if isinstance(e, Records)] == [3, 3, 3]
 
 
-def test_a_subtask_does_not_end_before_all_it_has_sent_is_on_its_way(tmp_path: Path) -> None:
+def test_a_subtask_does_not_end_before_its_output_is_flushed(tmp_path: Path) -> None:
     mailbox = ScriptedMailbox()
     host = ReadingSubtask(tmp_path, ListSource([]), mailbox=mailbox)
     final = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, is_final=True)

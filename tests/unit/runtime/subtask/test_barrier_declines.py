@@ -54,7 +54,7 @@ def test_a_cancellation_marker_is_reported_once(
     assert host.reporter.snapshots == {}
 
 
-def test_what_the_coordinator_gave_up_is_declined_by_nobody(tmp_path: Path) -> None:
+def test_a_checkpoint_aborted_by_the_coordinator_is_not_declined(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path)
     host.inputs[LEFT].send(barrier(ONE))
     host.consume()
@@ -67,7 +67,7 @@ def test_what_the_coordinator_gave_up_is_declined_by_nobody(tmp_path: Path) -> N
     assert declined(host) == []
 
 
-def test_what_was_recorded_when_its_marker_came_is_cancelled_and_what_is_older_subsumed() -> None:
+def test_an_aborted_checkpoint_is_cancelled_unless_a_newer_one_subsumes_it() -> None:
     recorded = declines(ONE, [Abort(ONE)])
     overtaken = declines(TWO, [Abort(ONE), Overtake(TWO, frozenset())])
     both = declines(TWO, [Abort(ONE), CancelDownstream(TWO)])

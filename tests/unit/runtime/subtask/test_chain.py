@@ -75,7 +75,7 @@ def test_a_side_output_can_enter_an_exchange() -> None:
     assert [keys_of(element.batch) for element in sent.sent] == [[1]]
 
 
-def test_a_side_output_that_nobody_reads_is_lost_and_hurts_nobody() -> None:
+def test_a_side_output_without_readers_is_dropped_harmlessly() -> None:
     main = MemorySink()
     env = Environment()
     stream = env.source(ListSource([]), uid="in")
@@ -87,7 +87,7 @@ def test_a_side_output_that_nobody_reads_is_lost_and_hurts_nobody() -> None:
     assert main.written == [2]
 
 
-def test_a_sink_behind_an_exchange_of_its_own_is_written_to() -> None:
+def test_a_sink_behind_its_own_exchange_receives_the_rows() -> None:
     sink = MemorySink()
     env = Environment()
     env.source(ListSource([]), uid="in").rebalance().sink(sink, uid="out")
@@ -101,7 +101,7 @@ def test_a_sink_behind_an_exchange_of_its_own_is_written_to() -> None:
     ("sink", "is_asked_for", "has_digest"),
     [(MemorySink(), True, True), (MemorySink(), False, False), (BlackHole(), True, False)],
 )
-def test_what_a_sink_is_given_is_counted_and_digested_where_that_is_of_use(
+def test_rows_of_a_sink_are_counted_and_digested_only_when_useful(
     sink: Sink, is_asked_for: bool, has_digest: bool
 ) -> None:
     env = Environment()
@@ -176,7 +176,7 @@ OF_PARTS = [
         ("operator", [OF_PARTS[1]]),  # its rows may not be the source's
     ],
 )
-def test_a_failure_in_a_joined_batch_is_that_of_the_part_that_has_the_row(
+def test_a_failure_in_a_joined_batch_names_the_part_that_holds_the_row(
     through: str, found: list[RecordOrigin]
 ) -> None:
     env = Environment()
@@ -193,7 +193,7 @@ def test_a_failure_in_a_joined_batch_is_that_of_the_part_that_has_the_row(
     assert failed.value.is_of_record
 
 
-def test_where_no_row_is_known_to_be_at_fault_every_part_is_a_candidate() -> None:
+def test_every_part_is_a_candidate_if_the_failing_row_is_unknown() -> None:
     env = Environment()
     stream = env.source(ListSource([]), uid="in").rebalance()
     passed_on = stream.map_batches(lambda batch: batch, SCHEMA, uid="first")
@@ -208,7 +208,7 @@ def test_where_no_row_is_known_to_be_at_fault_every_part_is_a_candidate() -> Non
     assert described(failed.value).candidates == (whole, OF_PARTS[1])
 
 
-def test_what_is_made_of_a_joined_batch_comes_from_all_of_its_parts() -> None:
+def test_output_of_a_joined_batch_originates_from_all_its_parts() -> None:
     output = RecordingOutput(ChannelId("out"))
     env = Environment()
     mapped = env.source(ListSource([]), uid="in").rebalance()

@@ -128,7 +128,7 @@ class WritesWithoutKey(Hooked, KeyedProcessFunction):
 
 
 @pytest.mark.parametrize("gathers", [GathersBatches, GathersRows])
-def test_what_a_function_gathers_outside_of_state_is_cut_as_it_is_at_the_barrier(
+def test_a_hook_snapshots_the_buffer_of_a_function_exactly_at_the_barrier(
     tmp_path: Path, gathers: type[GathersBatches] | type[GathersRows]
 ) -> None:
     host = hosting(tmp_path, gathers([]))
@@ -143,7 +143,7 @@ def test_what_a_function_gathers_outside_of_state_is_cut_as_it_is_at_the_barrier
 
 
 @pytest.mark.parametrize("gathers", [GathersBatches, GathersRows])
-def test_a_function_is_told_once_what_became_of_each_checkpoint(
+def test_a_function_is_notified_once_of_the_outcome_of_each_checkpoint(
     tmp_path: Path, gathers: type[GathersBatches] | type[GathersRows]
 ) -> None:
     told: Told = []
@@ -165,9 +165,7 @@ def test_a_function_is_told_once_what_became_of_each_checkpoint(
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_what_a_function_raises_there_is_a_failure_of_its_operator(
-    tmp_path: Path, hook: str
-) -> None:
+def test_an_exception_in_a_hook_is_a_failure_of_its_operator(tmp_path: Path, hook: str) -> None:
     with pytest.raises(OperatorFailed, match="ArithmeticError: too large") as failed:
         go_through_every_hook(tmp_path, Raises(hook))
 
@@ -175,7 +173,7 @@ def test_what_a_function_raises_there_is_a_failure_of_its_operator(
 
 
 @pytest.mark.parametrize("hook", ["initialize_state", *HOOKS])
-def test_what_is_emitted_there_is_refused_because_no_checkpoint_would_hold_it(
+def test_a_hook_may_not_emit_because_no_checkpoint_would_hold_the_records(
     tmp_path: Path, hook: str
 ) -> None:
     with pytest.raises(OperatorFailed, match="a failure would lose or repeat") as failed:
@@ -184,7 +182,7 @@ def test_what_is_emitted_there_is_refused_because_no_checkpoint_would_hold_it(
     assert isinstance(failed.value.error, Rejected)
 
 
-def test_records_are_emitted_before_and_after_a_checkpoint_as_ever(tmp_path: Path) -> None:
+def test_a_checkpoint_does_not_disturb_the_emission_of_records(tmp_path: Path) -> None:
     host = hosting(tmp_path, Emits(hook="none"))
 
     send(host, LEFT, 1)
@@ -196,9 +194,7 @@ def test_records_are_emitted_before_and_after_a_checkpoint_as_ever(tmp_path: Pat
 
 
 @pytest.mark.parametrize("hook", ["initialize_state", *HOOKS])
-def test_a_keyed_state_has_no_key_there_and_is_refused_instead_of_given_to_another_one(
-    tmp_path: Path, hook: str
-) -> None:
+def test_a_hook_may_not_use_keyed_state_because_it_has_no_key(tmp_path: Path, hook: str) -> None:
     with pytest.raises(OperatorFailed, match="used without a key"):
         go_through_every_hook(tmp_path, WritesWithoutKey(hook))
 

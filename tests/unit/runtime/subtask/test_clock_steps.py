@@ -31,7 +31,7 @@ class SetClock(ManualClock):
 
 
 @STEPS
-def test_the_coordinator_keeps_its_beat_and_its_timeout(tmp_path: Path, step_ms: int) -> None:
+def test_the_coordinator_keeps_its_interval_and_timeout(tmp_path: Path, step_ms: int) -> None:
     clock = SetClock()
     master = Master(tmp_path, clock=clock)
     master.trigger()
@@ -50,7 +50,9 @@ def test_the_coordinator_keeps_its_beat_and_its_timeout(tmp_path: Path, step_ms:
 
 
 @STEPS
-def test_durations_of_a_checkpoint_are_what_they_were(tmp_path: Path, step_ms: int) -> None:
+def test_a_clock_step_does_not_change_the_durations_of_a_checkpoint(
+    tmp_path: Path, step_ms: int
+) -> None:
     clock = SetClock()
     master = Master(tmp_path, clock=clock)
     master.trigger()
@@ -66,7 +68,9 @@ def test_durations_of_a_checkpoint_are_what_they_were(tmp_path: Path, step_ms: i
 
 
 @STEPS
-def test_the_pause_after_a_checkpoint_is_as_long_as_it_was(tmp_path: Path, step_ms: int) -> None:
+def test_a_clock_step_does_not_change_the_pause_after_a_checkpoint(
+    tmp_path: Path, step_ms: int
+) -> None:
     clock = SetClock()
     pause = {"execution.checkpointing.min-pause": "5 s"}
     master = Master(tmp_path, pause, clock=clock)
@@ -87,7 +91,7 @@ def test_the_pause_after_a_checkpoint_is_as_long_as_it_was(tmp_path: Path, step_
 
 
 @STEPS
-def test_a_slot_and_its_driver_stay_alive_to_each_other(step_ms: int) -> None:
+def test_a_clock_step_does_not_make_a_slot_think_that_its_driver_is_silent(step_ms: int) -> None:
     clock = SetClock()
     vigil = Vigil(clock, Heartbeat(interval_ms=1_000, timeout_ms=10_000))
     vigil.on_heard()
@@ -99,7 +103,7 @@ def test_a_slot_and_its_driver_stay_alive_to_each_other(step_ms: int) -> None:
 
 
 @STEPS
-def test_a_barrier_turns_within_its_time_at_a_slot_whose_clock_is_wrong(step_ms: int) -> None:
+def test_a_barrier_starts_to_overtake_in_time_despite_a_wrong_slot_clock(step_ms: int) -> None:
     clock = SetClock(step_ms=step_ms)
     barrier = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=SetClock().wall_ms())
     options = BarrierOptions(

@@ -21,7 +21,7 @@ SECOND_MS = 1_000.0
 
 
 @pytest.mark.parametrize("event_hours_per_s", [None, 1000.0])
-def test_the_position_is_always_behind_the_last_record_handed_out(
+def test_the_position_is_always_just_after_the_last_record_handed_out(
     event_hours_per_s: float | None,
 ) -> None:
     source = ListSource([rows(0, 7), rows(7, 11)])
@@ -133,7 +133,7 @@ def test_a_source_without_event_time_has_no_watermark_until_its_end() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_splits_read_side_by_side_hold_event_time_at_the_slowest_of_them(seed: int) -> None:
+def test_the_slowest_concurrent_split_holds_back_event_time(seed: int) -> None:
     chance = random.Random(seed)
     splits = [
         sorted((key, chance.randint(0, 1_000)) for key in range(chance.randint(0, 12)))
@@ -154,7 +154,7 @@ def test_splits_read_side_by_side_hold_event_time_at_the_slowest_of_them(seed: i
     assert reader.watermark_ms() == MAX_WATERMARK_MS
 
 
-def test_of_splits_read_side_by_side_the_one_that_is_behind_comes_first() -> None:
+def test_the_reader_prefers_the_concurrent_split_that_is_behind() -> None:
     source = ListSource(
         [[(0, 0), (1, 50), (2, 90)], [(3, 10), (4, 20), (5, 60)]],
         batch_rows=1,
@@ -165,7 +165,7 @@ def test_of_splits_read_side_by_side_the_one_that_is_behind_comes_first() -> Non
 
 
 @pytest.mark.parametrize("timestamp_column", [None, "at"])
-def test_of_splits_whose_event_time_is_equal_the_one_that_waited_longest_comes_first(
+def test_with_equal_event_time_the_split_that_waited_longest_comes_first(
     timestamp_column: str | None,
 ) -> None:
     source = ListSource(
@@ -200,7 +200,7 @@ def test_a_silent_split_becomes_idle_after_the_time_out_and_active_with_its_next
     assert reader.take_marks() == [Watermark(99), Watermark(199), WatermarkStatus(is_idle=True)]
 
 
-def test_time_in_which_a_split_is_not_asked_does_not_make_it_idle() -> None:
+def test_a_split_does_not_become_idle_while_it_is_not_polled() -> None:
     source = ListSource([[(0, 5)]], silent={0})
     clock = ManualClock()
     strategy = monotonous().with_idleness(timedelta(seconds=1))
@@ -217,7 +217,7 @@ def test_time_in_which_a_split_is_not_asked_does_not_make_it_idle() -> None:
     assert reader.take_marks() == [WatermarkStatus(is_idle=True)]
 
 
-def test_silence_is_counted_anew_after_each_record() -> None:
+def test_each_record_restarts_the_idle_timeout() -> None:
     source = ListSource([[(0, 5), (1, 6), (2, 7)]], batch_rows=1, silent={0})
     clock = ManualClock()
     strategy = monotonous().with_idleness(timedelta(seconds=1))
@@ -247,7 +247,7 @@ def test_event_time_of_a_restored_reader_does_not_go_back() -> None:
     assert reader.take_marks() == [Watermark(8), Watermark(MAX_WATERMARK_MS)]
 
 
-def test_a_reader_restored_behind_its_last_record_tells_anew_that_event_time_has_ended() -> None:
+def test_a_reader_restored_after_its_last_record_ends_event_time_again() -> None:
     source = ListSource([rows(0, 2)])
     before = reader_of(source)
     drained(before)
@@ -260,7 +260,7 @@ def test_a_reader_restored_behind_its_last_record_tells_anew_that_event_time_has
     assert after.take_marks() == [Watermark(MAX_WATERMARK_MS)]
 
 
-def test_no_record_ends_event_time() -> None:
+def test_no_timestamp_of_a_record_can_end_event_time() -> None:
     reader = reader_of(
         ListSource([[(0, 2**62), (1, 2**62)]], batch_rows=1),
         strategy=monotonous().with_max_leap(None),
@@ -271,7 +271,7 @@ def test_no_record_ends_event_time() -> None:
     assert reader.watermark_ms() == MAX_WATERMARK_MS - 1
 
 
-def test_records_whose_time_is_not_believed_are_counted_once() -> None:
+def test_records_with_an_implausible_timestamp_are_counted_once() -> None:
     reader = reader_of(ListSource([[(0, 1), (1, 2), (2, 10 * MAX_LEAP_MS)]]))
 
     reader.next()
@@ -308,7 +308,7 @@ def test_a_restore_at_another_parallelism_reads_every_record_exactly_once(seed: 
     assert sorted(read) == [key for split in source.splits for key, _ in split]
 
 
-def test_all_subtasks_pace_from_the_earliest_record_that_any_has_to_read() -> None:
+def test_all_subtasks_pace_from_the_earliest_record_of_any_subtask() -> None:
     source = ListSource([hourly(0, 2), hourly(2, 4)])
     clock = ManualClock()
     readers = [reader_of(source, (), i, 2, clock, HOUR_PER_S) for i in range(2)]

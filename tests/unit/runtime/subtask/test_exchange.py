@@ -48,7 +48,7 @@ def test_a_rebalanced_edge_sends_each_record_once_and_equal_shares_to_all(seed: 
     assert min(map(len, got)) >= 20 // len(outputs)
 
 
-def test_a_broadcast_edge_sends_everything_to_everyone() -> None:
+def test_a_broadcast_edge_sends_every_record_to_every_subtask() -> None:
     outputs = outputs_of(3)
     exchange = Exchange((), as_outputs(outputs), MAX_PARALLELISM, EdgeKind.BROADCAST)
 
@@ -58,7 +58,7 @@ def test_a_broadcast_edge_sends_everything_to_everyone() -> None:
 
 
 @pytest.mark.parametrize("kind", list(EdgeKind))
-def test_marks_reach_every_subtask_at_the_other_end(kind: EdgeKind) -> None:
+def test_marks_reach_every_downstream_subtask(kind: EdgeKind) -> None:
     outputs = outputs_of(1 if kind is EdgeKind.FORWARD else 3)
     exchange = Exchange(("key",), as_outputs(outputs), MAX_PARALLELISM, kind)
 

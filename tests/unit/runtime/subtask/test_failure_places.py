@@ -241,7 +241,7 @@ def test_a_failure_of_every_kind_of_function_names_its_place(kind: str) -> None:
     assert described(failed.value).is_of_record is is_given_records
 
 
-def test_what_is_made_of_fired_windows_is_not_laid_to_the_records_that_moved_time_on() -> None:
+def test_a_failure_on_fired_windows_does_not_blame_the_triggering_records() -> None:
     env = Environment()
     windows = env.source(ListSource([]), uid="in").key_by("key").window(tumbling(milliseconds=5))
     fired = windows.apply(lambda window, rows: rows, SCHEMA, uid="windows")
@@ -257,7 +257,7 @@ def test_what_is_made_of_fired_windows_is_not_laid_to_the_records_that_moved_tim
     )
 
 
-def test_a_timer_that_fails_says_nothing_of_the_batch_that_moved_event_time_on() -> None:
+def test_a_failing_timer_does_not_name_the_batch_that_advanced_event_time() -> None:
     env = Environment()
     stream = env.source(ListSource([]), uid="in").key_by("key")
     stream.process(InTimer("event"), SCHEMA, uid="f").sink(MemorySink(), uid="out")
@@ -291,7 +291,7 @@ class Unsure:
     [(Torn([BATCH]), None, 2), (ListSource([BATCH], batch_rows=2), generated_by(Unsure), 2)],
     ids=["source", "watermark generator"],
 )
-def test_a_source_that_fails_names_the_record_that_it_was_asked_for(
+def test_a_failing_source_names_the_record_that_it_was_reading(
     source: ListSource, strategy: WatermarkStrategy | None, offset: int, tmp_path: Path
 ) -> None:
     host = ReadingSubtask(tmp_path, source, strategy=strategy)
@@ -303,7 +303,7 @@ def test_a_source_that_fails_names_the_record_that_it_was_asked_for(
     assert sentence(failed.value, "left", 0) == place
 
 
-def test_what_is_refused_is_said_as_it_is() -> None:
+def test_a_rejection_is_reported_in_its_own_words() -> None:
     error = OperatorFailed(Uid("f"), (), Rejected("The file x has no column y."))
 
     assert sentence(error, "in") == "f[1] failed: The file x has no column y."

@@ -55,7 +55,7 @@ def test_every_record_is_read_once_while_splits_appear_and_the_parallelism_chang
     assert sorted(read) == sorted(key for log in source.logs.values() for _, key, _ in log)
 
 
-def test_a_position_stands_behind_the_last_record_of_a_log_with_gaps() -> None:
+def test_the_position_is_just_after_the_last_record_of_a_log_with_gaps() -> None:
     source = GrowingLog({"a": [(3, 0, 0), (4, 1, 1), (9, 2, 2), (50, 3, 3)]})
     reader = reader_of(source, ManualClock())
 
@@ -68,7 +68,7 @@ def test_a_position_stands_behind_the_last_record_of_a_log_with_gaps() -> None:
     assert split_of(reader) == SplitProgress("a", offset=51, passed=4)
 
 
-def test_what_a_source_remembers_of_a_split_moves_with_the_records_that_are_handed_out() -> None:
+def test_the_version_of_a_split_advances_with_the_records_handed_out() -> None:
     class Remembering(GrowingLog):
         def read(self, split: SplitProgress) -> Iterator[LoggedRecords]:
             for batch in super().read(split):
@@ -82,7 +82,7 @@ def test_what_a_source_remembers_of_a_split_moves_with_the_records_that_are_hand
     assert versions == ["behind 1", "behind 3"]
 
 
-def test_a_split_that_appears_is_found_after_the_interval_and_not_before() -> None:
+def test_a_new_split_is_found_after_the_interval_and_not_before() -> None:
     source, clock = GrowingLog({"a": [(0, 0, 0)]}), ManualClock()
     reader = reader_of(source, clock)
     assert drained(reader) == [0]
@@ -95,7 +95,7 @@ def test_a_split_that_appears_is_found_after_the_interval_and_not_before() -> No
     assert drained(reader) == [7]
 
 
-def test_a_log_that_does_not_answer_stops_the_start_and_no_later_look() -> None:
+def test_an_unreachable_log_stops_the_start_but_no_later_discovery() -> None:
     source, clock = GrowingLog({"a": [(0, 0, 0)]}, is_away=True), ManualClock()
     reader = reader_of(source, clock)
     with pytest.raises(Retryable):
@@ -118,7 +118,7 @@ def test_a_log_that_does_not_answer_stops_the_start_and_no_later_look() -> None:
         pytest.fail("the split was never found")
 
 
-def test_a_bounded_source_ends_where_the_splits_ended_when_it_began_even_after_a_restore() -> None:
+def test_a_bounded_source_keeps_its_original_end_after_a_restore() -> None:
     source = GrowingLog({"a": [(0, 0, 0), (1, 1, 1)]}, discovery_interval_ms=None, batch_rows=1)
     reader = reader_of(source, ManualClock())
     reader.next()
@@ -132,7 +132,7 @@ def test_a_bounded_source_ends_where_the_splits_ended_when_it_began_even_after_a
     assert after.watermark_ms() == MAX_WATERMARK_MS
 
 
-def test_what_the_author_chose_to_begin_with_holds_for_the_first_splits_only() -> None:
+def test_the_chosen_start_position_applies_to_the_first_splits_only() -> None:
     source, clock = GrowingLog({"a": [(0, 0, 0)]}, starts_at_the_end=True), ManualClock()
     reader = reader_of(source, clock)
     assert drained(reader) == []
@@ -143,14 +143,14 @@ def test_what_the_author_chose_to_begin_with_holds_for_the_first_splits_only() -
     assert drained(after) == [7]
 
 
-def test_a_cut_before_the_first_look_leaves_the_author_s_choice_open() -> None:
+def test_a_cut_before_discovery_leaves_the_chosen_start_position_open() -> None:
     source = GrowingLog({"a": [(0, 0, 0)]}, starts_at_the_end=True)
     untouched = reader_of(source, ManualClock()).positions()
 
     assert drained(reader_of(source, ManualClock(), (untouched,))) == []
 
 
-def test_a_split_that_appears_before_all_subtasks_have_looked_is_read_from_its_beginning() -> None:
+def test_a_split_that_appears_during_discovery_is_read_from_its_beginning() -> None:
     """Only the splits of the subtask that has not looked yet begin at their newest record."""
     source = GrowingLog({"a": [(0, 1, 1)], "b": [(0, 2, 2)]}, starts_at_the_end=True)
     has_not, has_looked = (reader_of(source, ManualClock(), (), i, 2) for i in range(2))
@@ -164,7 +164,7 @@ def test_a_split_that_appears_before_all_subtasks_have_looked_is_read_from_its_b
     assert [key for reader in after for key in drained(reader)] == [3]
 
 
-def test_all_subtasks_begin_where_the_driver_has_looked() -> None:
+def test_all_subtasks_start_at_the_offsets_that_the_driver_found() -> None:
     """They do so whenever they look, and again after a failure before the first checkpoint."""
     logs = {name: [(0, ord(name), 0)] for name in "abcd"}
     source = GrowingLog(logs, starts_at_the_end=True, concurrent_splits=9)
@@ -194,7 +194,7 @@ def test_all_subtasks_begin_where_the_driver_has_looked() -> None:
         assert sorted(read) == [ord(name) + 100 for name in "abcde"]
 
 
-def test_event_time_goes_on_in_others_while_a_subtask_waits_for_splits_and_never_ends() -> None:
+def test_a_subtask_that_waits_for_splits_is_idle_but_never_ends_event_time() -> None:
     source, clock = GrowingLog({"a": [(0, 0, 5)]}, ended={"a"}), ManualClock()
     reader = reader_of(source, clock)
 
@@ -206,7 +206,7 @@ def test_event_time_goes_on_in_others_while_a_subtask_waits_for_splits_and_never
     assert Watermark(MAX_WATERMARK_MS) not in marks
 
 
-def test_a_range_that_is_gone_is_named_and_nothing_is_skipped() -> None:
+def test_a_missing_range_of_offsets_is_named_and_never_skipped() -> None:
     source = GrowingLog({"a": [(5, 0, 0), (6, 1, 1)]}, batch_rows=1)
     reader = reader_of(source, ManualClock())
     reader.next()
@@ -221,14 +221,16 @@ def test_a_range_that_is_gone_is_named_and_nothing_is_skipped() -> None:
 
 
 @pytest.mark.parametrize(("ahead", "problems"), [(True, 1), (False, 0)])
-def test_a_point_is_not_refused_because_nobody_can_be_asked_now(ahead: bool, problems: int) -> None:
+def test_an_unreachable_source_does_not_refuse_a_point_but_is_reported_ahead(
+    ahead: bool, problems: int
+) -> None:
     source = GrowingLog({}, is_away=True)
     stored = [NamedPositions((SplitProgress("a", 3),), has_looked=True)]
 
     assert len(named_problems_of(UID, source, stored, ahead=ahead)) == problems
 
 
-def test_a_split_read_to_its_end_is_not_read_again_and_may_be_gone() -> None:
+def test_a_finished_split_is_not_read_again_and_may_be_deleted() -> None:
     source, clock = GrowingLog({"a": [(0, 0, 0)]}, ended={"a"}), ManualClock()
     reader = reader_of(source, clock)
     assert drained(reader) == [0]
@@ -237,7 +239,7 @@ def test_a_split_read_to_its_end_is_not_read_again_and_may_be_gone() -> None:
     assert drained(reader_of(source, clock, (reader.positions(),))) == []
 
 
-def test_a_name_that_stands_for_another_split_is_noticed_at_the_next_cut() -> None:
+def test_a_name_that_now_means_another_split_is_refused_at_the_next_cut() -> None:
     source = NamedAgainLog({"a": [(0, 0, 0)]}, versions={"a": "first"})
     reader = reader_of(source, ManualClock())
     assert drained(reader) == [0]
@@ -251,7 +253,7 @@ def test_a_name_that_stands_for_another_split_is_noticed_at_the_next_cut() -> No
         reader.confirm()
 
 
-def test_what_cannot_be_asked_at_a_cut_is_asked_at_the_next_even_if_it_has_ended() -> None:
+def test_a_cut_asks_again_for_a_missing_version_even_of_an_ended_split() -> None:
     log = {"a": [(0, 0, 0)], "b": [(0, 1, 1)]}
     source = NamedAgainLog(log, ended={"a"})
     reader = reader_of(source, ManualClock())
@@ -266,7 +268,7 @@ def test_what_cannot_be_asked_at_a_cut_is_asked_at_the_next_even_if_it_has_ended
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_file_that_appears_late_under_any_name_is_read_once_though_the_finished_are_packed(
+def test_a_late_file_is_read_once_even_though_finished_files_are_packed(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every record is read once, although names are random and appear in any order."""
@@ -305,7 +307,7 @@ def test_a_file_that_appears_late_under_any_name_is_read_once_though_the_finishe
 
 
 @pytest.mark.slow
-def test_a_million_finished_files_fit_into_a_message_and_cost_a_checkpoint_nothing(
+def test_a_million_finished_files_fit_into_a_message_and_are_packed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Names with a random part, like those of Spark, pack the worst."""
@@ -326,7 +328,7 @@ def test_a_million_finished_files_fit_into_a_message_and_cost_a_checkpoint_nothi
     assert len(msgspec.json.encode(positions)) < MAX_FRAME_BYTES / 2
 
 
-def test_positions_hold_so_many_unread_splits_and_all_are_read_in_order(
+def test_positions_hold_few_unread_splits_yet_all_are_read_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(found_splits, "UNREAD_MAX", 4)

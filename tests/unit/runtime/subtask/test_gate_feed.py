@@ -60,7 +60,7 @@ def test_a_snapshot_holds_exactly_the_records_before_its_barrier_on_each_channel
     assert sorted(host.sink.written) == sorted(everything)
 
 
-def test_at_least_once_nobody_waits_and_a_snapshot_holds_more_than_it_should(
+def test_at_least_once_no_channel_waits_and_a_snapshot_holds_extra_records(
     tmp_path: Path,
 ) -> None:
     host = JoiningSubtask(tmp_path, options=COUNTED)
@@ -101,7 +101,7 @@ def test_at_least_once_a_snapshot_holds_everything_before_its_barriers(
         assert before <= set(host.seen_at(checkpoint_id))
 
 
-def test_an_idle_channel_holds_event_time_back_no_more(tmp_path: Path) -> None:
+def test_an_idle_channel_does_not_hold_back_event_time(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path)
     host.inputs[LEFT].send(Watermark(9))
     host.consume()
@@ -124,7 +124,7 @@ def test_records_reach_the_port_of_their_channel(tmp_path: Path) -> None:
     assert host.subtask.chain.counters == counted
 
 
-def test_a_channel_behind_its_barrier_delivers_nothing_while_the_other_goes_on(
+def test_a_channel_behind_its_barrier_waits_while_the_other_delivers(
     tmp_path: Path,
 ) -> None:
     host = JoiningSubtask(tmp_path)
@@ -139,7 +139,7 @@ def test_a_channel_behind_its_barrier_delivers_nothing_while_the_other_goes_on(
     assert host.reporter.snapshots == {}
 
 
-def test_what_waited_behind_the_barrier_is_counted_per_channel_and_then_delivered(
+def test_records_behind_a_barrier_are_counted_per_channel_then_delivered(
     tmp_path: Path,
 ) -> None:
     host = JoiningSubtask(tmp_path)
@@ -162,7 +162,7 @@ def test_what_waited_behind_the_barrier_is_counted_per_channel_and_then_delivere
     assert host.sink.written == [3, 1, 2]
 
 
-def test_what_is_held_back_is_measured_with_each_arrival(tmp_path: Path) -> None:
+def test_the_records_held_back_are_measured_at_each_arrival(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path)
     triggered = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=host.clock.wall_ms())
     host.clock.now_ms += 10
@@ -183,7 +183,7 @@ def test_what_is_held_back_is_measured_with_each_arrival(tmp_path: Path) -> None
     assert [(step.at_ms, step.records) for step in right.steps] == [(35, 0)]
 
 
-def test_an_alignment_knows_nothing_of_what_an_older_one_held_back(tmp_path: Path) -> None:
+def test_an_alignment_does_not_count_records_of_an_older_one(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path)
 
     for number in (1, 2):
@@ -197,7 +197,7 @@ def test_an_alignment_knows_nothing_of_what_an_older_one_held_back(tmp_path: Pat
     assert [step.records for step in left.steps] == [0, 2]
 
 
-def test_a_few_steps_are_kept_of_many_with_the_first_and_the_last(tmp_path: Path) -> None:
+def test_a_bounded_sample_of_steps_keeps_the_first_and_the_last(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path)
 
     host.inputs[LEFT].send(barrier(1))
@@ -259,7 +259,7 @@ def test_the_checkpoint_after_an_aborted_one_is_exact(tmp_path: Path) -> None:
     assert sorted(host.sink.written) == [1, 2, 3]
 
 
-def test_a_channel_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+def test_alignment_does_not_wait_for_a_channel_that_has_ended(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path)
     host.inputs[LEFT].send(barrier(1))
     host.inputs[LEFT].send(records(1))
@@ -272,7 +272,7 @@ def test_a_channel_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
     assert host.sink.written == [2, 1]
 
 
-def test_records_are_processed_before_the_event_time_that_came_behind_them(
+def test_records_are_processed_before_the_watermark_that_follows_them(
     tmp_path: Path,
 ) -> None:
     host = JoiningSubtask(tmp_path, coalesced_rows=5)
@@ -293,7 +293,7 @@ def test_a_barrier_is_never_injected_behind_a_gate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("completion_comes_first", [True, False])
-def test_a_subtask_ends_with_its_input_and_the_completion_of_the_final_checkpoint(
+def test_a_subtask_ends_after_end_of_input_and_the_final_checkpoint(
     completion_comes_first: bool, tmp_path: Path
 ) -> None:
     host = JoiningSubtask(tmp_path)
@@ -331,7 +331,7 @@ def test_a_subtask_outlives_a_completed_checkpoint_that_is_not_final(tmp_path: P
 
 
 @pytest.mark.parametrize(("attempt", "committed"), [(1, [1, 1]), (2, [])])
-def test_a_sink_commits_with_a_permit_of_its_own_attempt_only(
+def test_a_sink_commits_only_with_a_permit_of_its_own_attempt(
     tmp_path: Path, attempt: int, committed: list[int]
 ) -> None:
     host = JoiningSubtask(tmp_path)
@@ -388,7 +388,7 @@ def test_an_older_savepoint_that_completes_last_does_not_keep_a_subtask_from_end
     assert host.reporter.has_ended
 
 
-def test_an_upload_that_has_not_begun_does_not_begin_once_its_checkpoint_is_over(
+def test_an_upload_does_not_start_after_its_checkpoint_was_aborted(
     tmp_path: Path,
 ) -> None:
     uploads = LaterExecutor()
@@ -408,7 +408,7 @@ def test_an_upload_that_has_not_begun_does_not_begin_once_its_checkpoint_is_over
     assert not (tmp_path / "chk-1").exists()
 
 
-def test_a_snapshot_goes_where_its_barrier_says(tmp_path: Path) -> None:
+def test_a_snapshot_is_written_to_the_location_in_its_barrier(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path)
     place = tmp_path / "savepoints" / "before-the-move"
 
@@ -423,7 +423,7 @@ def test_a_snapshot_goes_where_its_barrier_says(tmp_path: Path) -> None:
     assert not (tmp_path / "chk-1").exists()
 
 
-def test_a_final_checkpoint_that_was_aborted_ends_nothing(tmp_path: Path) -> None:
+def test_an_aborted_final_checkpoint_does_not_end_the_subtask(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path)
 
     host.run(
@@ -437,7 +437,7 @@ def test_a_final_checkpoint_that_was_aborted_ends_nothing(tmp_path: Path) -> Non
     assert waits_for_ever(host)
 
 
-def test_a_gate_that_is_closed_ends_a_subtask_without_a_word(tmp_path: Path) -> None:
+def test_a_closed_gate_ends_a_subtask_silently(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path)
 
     host.run(host.gate.close)
@@ -445,7 +445,7 @@ def test_a_gate_that_is_closed_ends_a_subtask_without_a_word(tmp_path: Path) -> 
     assert (host.reporter.has_ended, host.reporter.failures) == (False, [])
 
 
-def test_a_snapshot_that_cannot_be_written_declines_the_checkpoint_and_nothing_else(
+def test_a_failed_snapshot_write_declines_only_its_own_checkpoint(
     tmp_path: Path,
 ) -> None:
     host = JoiningSubtask(tmp_path)

@@ -30,7 +30,7 @@ MAX_PARALLELISM = 16
 @pytest.mark.parametrize("seed", range(15))
 @pytest.mark.parametrize("run", [None, 1, 4])
 @pytest.mark.parametrize(("old", "new"), [(2, 2), (2, 1), (1, 3), (3, 2), (2, 5)])
-def test_each_keyed_record_goes_once_to_its_new_owner_and_keeps_its_place(
+def test_each_keyed_record_goes_once_to_its_new_owner_in_order(
     seed: int, old: int, new: int, run: int | None
 ) -> None:
     """`run` is the parallelism of the run that cut the point, if the reader had its own."""
@@ -48,7 +48,9 @@ def test_each_keyed_record_goes_once_to_its_new_owner_and_keeps_its_place(
 
 @pytest.mark.parametrize("kind", [EdgeKind.REBALANCE, EdgeKind.FORWARD])
 @pytest.mark.parametrize(("old", "new"), [(2, 2), (3, 2), (2, 3)])
-def test_records_without_a_key_are_taken_once(kind: EdgeKind, old: int, new: int) -> None:
+def test_records_without_a_key_are_restored_exactly_once(
+    kind: EdgeKind, old: int, new: int
+) -> None:
     stored = Stored(random.Random(1), old)
 
     taken = [stored.share(kind, subtask, new) for subtask in range(new)]
@@ -58,7 +60,7 @@ def test_records_without_a_key_are_taken_once(kind: EdgeKind, old: int, new: int
 
 
 @pytest.mark.parametrize("run", [None, 3])
-def test_broadcast_records_are_restored_only_where_each_subtask_gets_its_own(
+def test_broadcast_records_are_restored_only_at_their_old_parallelism(
     run: int | None,
 ) -> None:
     stored = Stored(random.Random(1), 2, run)
@@ -72,7 +74,7 @@ def test_broadcast_records_are_restored_only_where_each_subtask_gets_its_own(
             stored.share(EdgeKind.BROADCAST, 0, parallelism)
 
 
-def test_what_was_queued_comes_before_what_waited_at_the_writer() -> None:
+def test_queued_records_come_before_records_that_waited_at_the_writer() -> None:
     stored = Stored(random.Random(3), 1)
 
     places = stored.share(EdgeKind.HASH, 0, 1)
@@ -80,7 +82,7 @@ def test_what_was_queued_comes_before_what_waited_at_the_writer() -> None:
     assert places == next(iter(stored.channels.values()))
 
 
-def test_a_channel_is_read_back_from_its_name() -> None:
+def test_a_channel_name_parses_back_into_its_ends() -> None:
     name = channel_id(Uid("a.b-c.0"), 12, Uid("d.e.1"), 3, 45)
 
     assert channel_ends(name) == (Uid("a.b-c.0"), 12, Uid("d.e.1"), 3, 45)

@@ -48,7 +48,7 @@ class Failing(BatchProcessFunction):
 
 
 @pytest.mark.parametrize("function", [OfBatches(), OfRows()], ids=["batches", "rows"])
-def test_a_union_list_does_not_grow_with_restores_between_which_no_record_comes(
+def test_a_union_list_does_not_grow_over_restores_without_new_records(
     function: BatchProcessFunction | KeyedProcessFunction,
 ) -> None:
     elements = [SIX]
@@ -60,7 +60,7 @@ def test_a_union_list_does_not_grow_with_restores_between_which_no_record_comes(
         assert sorted(n for each in elements for n in each.column(0).to_pylist()) == [*range(6)]
 
 
-def test_what_it_refuses_is_a_failure_of_its_operator() -> None:
+def test_an_error_in_initialize_state_is_a_failure_of_its_operator() -> None:
     with pytest.raises(OperatorFailed, match="too old") as failed:
         chain_of(Failing(), [], 0, 1)
 

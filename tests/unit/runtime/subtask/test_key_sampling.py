@@ -58,7 +58,7 @@ def test_a_few_records_have_no_hottest_key() -> None:
     assert sampler.hottest() is None
 
 
-def test_without_the_setting_no_value_of_a_key_leaves_the_batch() -> None:
+def test_without_the_setting_the_sampler_reports_no_key_values() -> None:
     sampler = KeySampler(Uid("sums"), ("key",), GROUPS, Now(), shows_keys=False)
 
     offer(sampler, ["a person's name"] * 500)
@@ -68,7 +68,7 @@ def test_without_the_setting_no_value_of_a_key_leaves_the_batch() -> None:
     assert (found.groups[0][1], found.keys) == (1.0, [])
 
 
-def test_what_was_hot_some_seconds_ago_is_forgotten() -> None:
+def test_keys_that_were_hot_some_seconds_ago_are_forgotten() -> None:
     now = Now()
     sampler = KeySampler(Uid("sums"), ("key",), GROUPS, now, shows_keys=True)
 

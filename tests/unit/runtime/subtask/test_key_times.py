@@ -35,7 +35,7 @@ def test_no_key_group_loses_its_time_over_cuts_and_rescales(seed: int) -> None:
         assert known.tolist() == expected.tolist()
 
 
-def test_nothing_is_told_apart_where_all_have_come_equally_far() -> None:
+def test_no_times_per_key_group_are_kept_where_all_are_equal() -> None:
     own = range_of(0, 2, MAX_PARALLELISM)
 
     assert by_key_group(((0, 7, 5), (8, 15, 5)), MAX_PARALLELISM) is None

@@ -26,7 +26,7 @@ def test_every_millisecond_is_spent_on_one_thing(seed: int) -> None:
     assert spent.backpressured_ms == pytest.approx(expected[Spending.BACKPRESSURED])
 
 
-def test_a_wait_that_still_goes_on_is_counted_as_what_it_is() -> None:
+def test_an_unfinished_wait_is_already_counted_as_idle() -> None:
     waiting = Load(0.0).turned(Spending.IDLE, 10.0)
 
     first, second = waiting.spent(260.0), waiting.spent(510.0)

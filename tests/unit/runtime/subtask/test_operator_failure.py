@@ -31,7 +31,9 @@ ORIGIN = RecordOrigin(source=Uid("s"), subtask=0, split="a", first_offset=3, las
         (MemoryError(), False),
     ],
 )
-def test_only_what_may_pass_by_itself_is_of_the_world(error: Exception, expected: bool) -> None:
+def test_only_errors_that_may_pass_by_themselves_are_of_the_world(
+    error: Exception, expected: bool
+) -> None:
     assert is_of_the_world(error) is expected
     assert described(OperatorFailed(Uid("o"), (ORIGIN,), error)).is_of_the_world is expected
 
@@ -45,7 +47,7 @@ def test_only_what_may_pass_by_itself_is_of_the_world(error: Exception, expected
         (KeyError(), False),
     ],
 )
-def test_what_a_person_has_to_change_is_fatal_wherever_it_was_raised(
+def test_errors_that_a_person_has_to_fix_are_fatal_wherever_they_are_raised(
     error: Exception, expected: bool
 ) -> None:
     assert is_fatal(error) is expected
@@ -55,7 +57,7 @@ def test_what_a_person_has_to_change_is_fatal_wherever_it_was_raised(
 @pytest.mark.parametrize(
     ("error", "expected"), [(OutputLost("3 records", CheckpointId(7)), 7), (Rejected("no"), None)]
 )
-def test_output_that_is_lost_is_told_from_what_a_person_can_change(
+def test_lost_output_is_distinguished_from_errors_that_a_person_can_fix(
     error: Exception, expected: int | None
 ) -> None:
     assert lost_output_of(error) == expected
@@ -71,7 +73,7 @@ def test_an_error_is_located_once_where_it_was_raised() -> None:
     assert (outer.operator, outer.origin, str(outer)) == ("inner", ORIGIN, "ValueError: 7 is bad")
 
 
-def test_a_closed_channel_is_the_end_of_the_attempt_and_no_failure() -> None:
+def test_a_closed_channel_is_not_wrapped_as_an_operator_failure() -> None:
     closed = ChannelClosed("gone")
 
     assert located(Uid("o"), (ORIGIN,), closed) is closed

@@ -24,7 +24,7 @@ CHANNEL = channel_id(Uid(LEFT), 0, Uid("both"), 0, 0)
 PATIENT = replace(OVERTAKING, aligned_timeout_ms=100)
 
 
-def test_an_overtaking_barrier_keeps_what_waited_at_its_writer(tmp_path: Path) -> None:
+def test_an_overtaking_barrier_stores_the_records_waiting_at_its_writer(tmp_path: Path) -> None:
     host, gate = full_writer(tmp_path, OVERTAKING)
 
     inject(host, Barrier(checkpoint_id=CheckpointId(1), trigger_ms=host.clock.wall_ms()))
@@ -37,7 +37,7 @@ def test_an_overtaking_barrier_keeps_what_waited_at_its_writer(tmp_path: Path) -
     )
 
 
-def test_an_aligned_barrier_keeps_nothing_and_waits_for_its_turn(tmp_path: Path) -> None:
+def test_an_aligned_barrier_stores_no_records_and_waits_for_its_turn(tmp_path: Path) -> None:
     host, _ = full_writer(tmp_path, ALIGNED)
 
     inject(host, Barrier(checkpoint_id=CheckpointId(1), trigger_ms=host.clock.wall_ms()))
@@ -70,7 +70,7 @@ def test_a_barrier_that_waits_too_long_at_the_writer_starts_to_overtake(tmp_path
     assert host.reporter.phases[1].is_unaligned
 
 
-def test_a_barrier_that_is_passed_on_in_time_keeps_nothing(tmp_path: Path) -> None:
+def test_a_barrier_that_passes_in_time_stores_no_records_in_flight(tmp_path: Path) -> None:
     host, gate = full_writer(tmp_path, PATIENT)
 
     inject(host, Barrier(checkpoint_id=CheckpointId(1), trigger_ms=host.clock.wall_ms()))

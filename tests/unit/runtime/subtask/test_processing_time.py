@@ -32,7 +32,7 @@ class Reminder(KeyedProcessFunction):
         yield {"key": context.get_current_key(), "at": None}
 
 
-def test_a_timer_fires_when_its_time_has_come_though_nothing_arrives(tmp_path: Path) -> None:
+def test_a_timer_fires_when_due_even_if_no_record_arrives(tmp_path: Path) -> None:
     host = subtask(tmp_path)
     seen: list[list[int]] = []
 
@@ -63,7 +63,7 @@ def test_a_subtask_sleeps_no_longer_than_its_timers_allow(tmp_path: Path) -> Non
     assert waits[1:] == [PROCESSING_TIME_STEP_MS] * 2
 
 
-def test_nothing_fires_behind_the_final_barrier_unless_it_is_aborted(tmp_path: Path) -> None:
+def test_no_timer_fires_after_the_final_barrier_unless_it_is_aborted(tmp_path: Path) -> None:
     host = subtask(tmp_path)
     host.inputs[LEFT].send(records(1))
     final = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, is_final=True)

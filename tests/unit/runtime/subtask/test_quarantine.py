@@ -66,7 +66,7 @@ def test_a_record_is_prepared_with_its_cut_and_visible_when_the_checkpoint_compl
     assert second.operators[0].quarantined == []
 
 
-def test_what_an_aborted_checkpoint_had_prepared_is_visible_with_the_next_one(
+def test_a_record_of_an_uncompleted_checkpoint_is_visible_with_the_next_one(
     tmp_path: Path,
 ) -> None:
     attempt = SourceAttempt(tmp_path)
@@ -80,7 +80,7 @@ def test_what_an_aborted_checkpoint_had_prepared_is_visible_with_the_next_one(
     assert len(attempt.visible()) == 1
 
 
-def test_what_the_restored_point_had_prepared_is_committed_where_nothing_is_isolated_any_more(
+def test_restored_quarantine_records_are_committed_even_without_isolation(
     tmp_path: Path,
 ) -> None:
     dead = SourceAttempt(tmp_path)
@@ -94,7 +94,7 @@ def test_what_the_restored_point_had_prepared_is_committed_where_nothing_is_isol
     assert fixed.cut(2).operators[0].quarantined == []
 
 
-def test_a_run_that_goes_back_before_the_record_sets_it_aside_and_has_it_once_again(
+def test_a_rewind_supersedes_a_quarantined_record_that_then_returns_once(
     tmp_path: Path,
 ) -> None:
     first = SourceAttempt(tmp_path)
@@ -116,14 +116,14 @@ def test_a_run_that_goes_back_before_the_record_sets_it_aside_and_has_it_once_ag
     assert len(again.visible()) == 1
 
 
-def test_where_nothing_is_isolated_there_is_no_quarantine(tmp_path: Path) -> None:
+def test_a_source_without_isolation_has_no_quarantine(tmp_path: Path) -> None:
     attempt = SourceAttempt(tmp_path, isolation=Isolation())
 
     assert attempt.chain.quarantine is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_slot_can_be_told_of_as_many_records_as_a_run_may_set_aside() -> None:
+def test_the_most_records_that_a_run_may_set_aside_fit_into_one_message() -> None:
     unprintable = "\x01"  # six bytes of JSON
     worst = PoisonRecord(
         source=Uid("s" * 100),

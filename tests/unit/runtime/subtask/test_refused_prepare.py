@@ -28,7 +28,7 @@ class RefusingSink(MemorySink):
 
 
 @pytest.mark.parametrize("options", [ALIGNED, OVERTAKING])
-def test_the_checkpoint_is_declined_and_the_subtask_goes_on(
+def test_a_refused_prepare_declines_the_checkpoint_and_the_subtask_continues(
     options: BarrierOptions, tmp_path: Path
 ) -> None:
     sink = RefusingSink(refused={1})
@@ -44,7 +44,7 @@ def test_the_checkpoint_is_declined_and_the_subtask_goes_on(
 
 
 @pytest.mark.parametrize("options", [ALIGNED, OVERTAKING])
-def test_what_was_refused_is_part_of_the_next_checkpoint(
+def test_records_of_a_refused_prepare_are_part_of_the_next_checkpoint(
     options: BarrierOptions, tmp_path: Path
 ) -> None:
     sink = RefusingSink(refused={1})

@@ -62,7 +62,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_quarantine_comes_first_and_event_time_is_the_sources(home: Path) -> None:
+def test_the_quarantine_is_read_first_but_only_the_source_sets_event_time(home: Path) -> None:
     reader = replaying(home)
 
     replayed = reader.next()
@@ -86,7 +86,7 @@ def test_the_quarantine_comes_first_and_event_time_is_the_sources(home: Path) ->
     assert reader.is_exhausted
 
 
-def test_the_source_waits_while_its_quarantine_has_nothing_at_the_moment() -> None:
+def test_the_source_waits_while_its_quarantine_is_temporarily_empty() -> None:
     """Otherwise the source would end event time before the rest of the quarantine arrives."""
     silent = ListSource([[(9, 0)]], silent={0})
     quarantine = DirectReader(
@@ -115,7 +115,7 @@ def test_the_source_waits_while_its_quarantine_has_nothing_at_the_moment() -> No
         Isolation(poison=[poison_at(1)], ranges=[isolated(0, 1)]),
     ],
 )
-def test_what_is_set_aside_again_or_isolated_lets_nothing_of_the_source_go_ahead(
+def test_the_source_never_overtakes_records_set_aside_or_isolated_again(
     home: Path, isolation: Isolation
 ) -> None:
     kept = KeptKeys()
@@ -136,9 +136,7 @@ def test_what_is_set_aside_again_or_isolated_lets_nothing_of_the_source_go_ahead
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_each_record_comes_once_whatever_it_goes_on_from_at_whatever_parallelism(
-    home: Path, seed: int
-) -> None:
+def test_each_record_comes_once_from_any_cut_at_any_parallelism(home: Path, seed: int) -> None:
     chance = random.Random(seed)
     read: list[int] = []
     cuts: list[tuple[Json, Json]] = []
@@ -156,7 +154,7 @@ def test_each_record_comes_once_whatever_it_goes_on_from_at_whatever_parallelism
     assert sorted(read) == [1, 2, 3, 4, *AGAIN]
 
 
-def test_a_mode_that_does_not_go_back_keeps_how_far_it_was_read_and_reads_none(home: Path) -> None:
+def test_a_mode_without_replay_keeps_the_position_in_the_quarantine(home: Path) -> None:
     cut = reader_of_quarantine(home, ())
     cut.next()
     kept = reader_of_quarantine(home, (cut.positions(),))

@@ -19,7 +19,7 @@ EVERYTHING = {key for split in SPLITS for key, _ in split}
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_nothing_comes_out_twice_whenever_the_attempt_dies(seed: int) -> None:
+def test_no_record_is_handed_out_twice_whenever_the_attempt_dies(seed: int) -> None:
     chance = random.Random(seed)
     emitted: list[int] = []
     stored: Json = None  # of the newest completed checkpoint
@@ -48,7 +48,7 @@ def test_nothing_comes_out_twice_whenever_the_attempt_dies(seed: int) -> None:
     assert set(emitted) <= EVERYTHING
 
 
-def test_without_a_failure_everything_comes_out_in_order_and_counts_when_it_does() -> None:
+def test_without_failure_all_records_come_in_order_and_count_on_hand_out() -> None:
     reader = reader_from(None)
     emitted: list[int] = []
     number = counted = 0
@@ -67,7 +67,7 @@ def test_without_a_failure_everything_comes_out_in_order_and_counts_when_it_does
     assert emitted == sorted(EVERYTHING)
 
 
-def test_nothing_comes_out_before_a_completed_checkpoint_reserves_it() -> None:
+def test_no_record_is_handed_out_before_a_completed_checkpoint_reserves_it() -> None:
     reader = reader_from(None)
 
     assert reader.next() is None
@@ -90,7 +90,7 @@ def test_an_aborted_checkpoint_reserves_nothing() -> None:
     assert reader.next() is None
 
 
-def test_the_exact_position_is_behind_what_came_out_and_the_reserved_one_further() -> None:
+def test_the_exact_position_follows_the_output_and_the_reserved_is_ahead() -> None:
     reader = reader_from(None)
     reader.next()
     reader.reserved(CheckpointId(1))
@@ -104,7 +104,7 @@ def test_the_exact_position_is_behind_what_came_out_and_the_reserved_one_further
     assert first_key_from(reserved) > 3
 
 
-def test_what_is_read_ahead_is_bounded() -> None:
+def test_the_reader_reads_ahead_only_up_to_its_bound() -> None:
     reader = reader_from(None, ahead_bytes_max=1)
 
     for _ in range(10):
@@ -114,7 +114,7 @@ def test_what_is_read_ahead_is_bounded() -> None:
     assert first_key_from(reserved) == 3
 
 
-def test_who_has_read_all_that_it_may_wants_a_checkpoint_once_until_one_reserves_it() -> None:
+def test_a_full_reader_requests_one_checkpoint_until_one_reserves_it() -> None:
     reader = reader_from(None, ahead_bytes_max=1)
     before_reading = reader.take_wish()
     reader.next()
@@ -130,7 +130,7 @@ def test_who_has_read_all_that_it_may_wants_a_checkpoint_once_until_one_reserves
     assert reader.take_wish(), "for what was read since"
 
 
-def test_an_aborted_checkpoint_is_wanted_again_for_what_it_had_reserved() -> None:
+def test_an_aborted_checkpoint_is_requested_again_for_its_records() -> None:
     reader = reader_from(None, ahead_bytes_max=1)
     reader.next()
     before = reader.take_wish()
@@ -146,7 +146,7 @@ def test_an_aborted_checkpoint_is_wanted_again_for_what_it_had_reserved() -> Non
     assert reader.next() is not None
 
 
-def test_a_wish_whose_checkpoint_was_aborted_before_it_came_here_is_told_again() -> None:
+def test_a_request_is_repeated_if_its_checkpoint_aborts_before_arriving() -> None:
     reader = reader_from(None, ahead_bytes_max=1)
     reader.next()
     told = reader.take_wish()
@@ -156,7 +156,7 @@ def test_a_wish_whose_checkpoint_was_aborted_before_it_came_here_is_told_again()
     assert (told, reader.take_wish()) == (True, True)
 
 
-def test_what_another_checkpoint_reserves_as_well_is_not_wanted_again() -> None:
+def test_records_reserved_by_another_checkpoint_too_need_no_new_request() -> None:
     reader = reader_from(None, ahead_bytes_max=1)
     reader.next()
     reader.reserved(CheckpointId(1))
@@ -167,7 +167,7 @@ def test_what_another_checkpoint_reserves_as_well_is_not_wanted_again() -> None:
     assert not reader.take_wish()
 
 
-def test_a_checkpoint_is_wanted_while_there_still_is_something_to_hand_out() -> None:
+def test_a_checkpoint_is_requested_before_the_reserved_records_run_out() -> None:
     batches = 4
     reader = reader_from(None, ahead_bytes_max=batches * cost_of(Records(first_batch())))
     while reader.next() is None and reader.has_read_ahead:
@@ -183,7 +183,7 @@ def test_a_checkpoint_is_wanted_while_there_still_is_something_to_hand_out() -> 
     assert wishes == [False, False, True, False], "when half of it was read, and one is left"
 
 
-def test_the_first_record_wants_a_checkpoint_at_once_and_then_twice_as_many_each_time() -> None:
+def test_checkpoints_are_requested_at_the_first_record_then_at_doublings() -> None:
     source = ListSource([[(i, i) for i in range(200)]], batch_rows=1)
     plain = DirectReader(
         source=source,
@@ -205,7 +205,7 @@ def test_the_first_record_wants_a_checkpoint_at_once_and_then_twice_as_many_each
     assert wished_at == [1, 2, 4, 8, 16, 32, 64]
 
 
-def test_who_has_records_to_hand_out_or_is_reserved_already_wants_no_checkpoint() -> None:
+def test_a_reader_with_granted_or_reserved_records_requests_no_checkpoint() -> None:
     reader = reader_from(None)
     reader.next()
     reader.reserved(CheckpointId(1))
@@ -220,7 +220,7 @@ def test_who_has_records_to_hand_out_or_is_reserved_already_wants_no_checkpoint(
     assert (while_reserved, while_one_is_under_way, while_there_is_more) == (False, False, False)
 
 
-def test_a_source_with_nothing_left_to_read_wants_the_checkpoint_that_frees_the_tail() -> None:
+def test_an_exhausted_source_requests_a_checkpoint_that_frees_the_tail() -> None:
     reader = reader_from(None)
     while reader.next() is None and reader.has_read_ahead:
         pass
@@ -229,7 +229,7 @@ def test_a_source_with_nothing_left_to_read_wants_the_checkpoint_that_frees_the_
     assert not reader.is_exhausted
 
 
-def test_a_tail_that_is_short_is_freed_as_well() -> None:
+def test_a_short_tail_requests_its_checkpoint_with_the_last_granted_record() -> None:
     source = ListSource([[(i, i) for i in range(9)]], batch_rows=1)
     reader = ReservingReader(
         DirectReader(
@@ -253,7 +253,7 @@ def test_a_tail_that_is_short_is_freed_as_well() -> None:
     assert wishes == [False] * 7 + [True], "with the last that may be handed out"
 
 
-def test_event_time_is_that_of_what_came_out() -> None:
+def test_event_time_follows_only_the_records_handed_out() -> None:
     reader = reader_from(None)
     reader.next()
     assert reader.watermark_ms() is None
@@ -311,7 +311,7 @@ def first_batch(*stored: Json) -> pa.RecordBatch:
     return batch
 
 
-def test_marks_of_event_time_keep_their_place_behind_the_records_read_before_them() -> None:
+def test_event_time_marks_keep_their_place_after_the_records_before_them() -> None:
     reader, plain = reader_from(None), plain_reader()
     handed_out: list[object] = []
     expected: list[object] = []

@@ -50,7 +50,7 @@ def test_a_file_that_is_read_twice_counts_once() -> None:
     )
 
 
-def test_what_was_not_expected_is_news_and_no_part_of_the_total() -> None:
+def test_an_unexpected_file_is_news_but_not_part_of_the_total() -> None:
     meter, files = metered()
     meter.expect([SMALL])
     assert meter.has_news()
@@ -71,7 +71,7 @@ def test_a_step_without_a_file_is_news() -> None:
     assert meter.has_news()
 
 
-def test_damage_says_in_which_file_it_is(tmp_path: Path) -> None:
+def test_damage_names_the_file_that_it_is_in(tmp_path: Path) -> None:
     files = MeteredFiles(Torn(), RestoreMeter())
 
     for read in (
@@ -84,7 +84,7 @@ def test_damage_says_in_which_file_it_is(tmp_path: Path) -> None:
         assert is_damage(OperatorFailed(Uid("both"), (), met.value))
 
 
-def test_damage_may_be_tied_to_no_one_file() -> None:
+def test_damage_may_be_reported_without_a_file() -> None:
     torn = CorruptSnapshot("the database cannot be opened")
 
     assert (is_damage(torn), damaged_file_of(torn)) == (True, None)

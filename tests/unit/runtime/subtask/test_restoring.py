@@ -33,7 +33,7 @@ at_any_parallelism = pytest.mark.parametrize(
 
 
 @at_any_parallelism
-def test_every_key_goes_to_the_owner_of_its_key_group_and_to_nobody_else(
+def test_every_key_goes_only_to_the_owner_of_its_key_group(
     old: int, new: int, tmp_path: Path
 ) -> None:
     location = str(tmp_path / "chk-1")
@@ -51,7 +51,7 @@ def test_every_key_goes_to_the_owner_of_its_key_group_and_to_nobody_else(
 
 @pytest.mark.parametrize("of_run", [None, 1, 8])
 @at_any_parallelism
-def test_operator_state_is_dealt_given_to_all_or_the_same_everywhere(
+def test_operator_state_is_split_unioned_or_broadcast_as_declared(
     old: int, new: int, of_run: int | None, tmp_path: Path
 ) -> None:
     """`of_run` is the parallelism of the run that cut the point, if the operator had its own."""
@@ -78,7 +78,7 @@ def test_operator_state_is_dealt_given_to_all_or_the_same_everywhere(
     assert [dict(states.rules.items()) for states in restored] == [{"a": 1, "b": 2}] * new
 
 
-def test_operator_state_that_was_left_behind_is_not_read(tmp_path: Path) -> None:
+def test_dropped_operator_state_is_not_read(tmp_path: Path) -> None:
     location = str(tmp_path / "chk-1")
     store = store_in(tmp_path)
     operators = [[operator_of(states=stored_operator_states(store, location, 1))]]
@@ -90,7 +90,7 @@ def test_operator_state_that_was_left_behind_is_not_read(tmp_path: Path) -> None
     assert names == ["operator.union", "operator.rules"]
 
 
-def test_only_files_that_hold_some_of_its_key_groups_are_read(tmp_path: Path) -> None:
+def test_a_subtask_reads_only_files_that_hold_some_of_its_key_groups(tmp_path: Path) -> None:
     location = str(tmp_path / "chk-1")
     store = store_in(tmp_path)
     handles = [stored_keys(store, location, i, 4, KEYS) for i in range(4)]
@@ -133,7 +133,7 @@ def test_committables_come_oldest_first_under_their_own_checkpoint(tmp_path: Pat
 
 
 @at_any_parallelism
-def test_counters_add_up_to_what_they_were(old: int, new: int, tmp_path: Path) -> None:
+def test_restored_counters_add_up_to_the_old_totals(old: int, new: int, tmp_path: Path) -> None:
     operators = [[operator_of(counters={"read": 10**i, f"only_{i}": 1})] for i in range(old)]
     point = RestorePoint(store_in(tmp_path), str(tmp_path), manifest_of(operators))
 
@@ -156,7 +156,7 @@ def test_a_source_is_handed_the_positions_of_all_old_subtasks(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("watermarks", "restored"), [([30, 10, 20], 10), ([30, None], None), ([None], None), ([0], 0)]
 )
-def test_event_time_goes_on_from_the_earliest_and_is_unknown_if_it_was_for_one(
+def test_event_time_resumes_at_the_minimum_and_is_unknown_if_any_is_unknown(
     watermarks: list[int | None], restored: int | None, tmp_path: Path
 ) -> None:
     operators = [[operator_of(watermark_ms=watermark)] for watermark in watermarks]
@@ -166,7 +166,7 @@ def test_event_time_goes_on_from_the_earliest_and_is_unknown_if_it_was_for_one(
 
 
 @pytest.mark.parametrize("of_run", [None, 5])
-def test_every_subtask_learns_how_far_event_time_had_come_for_each_key_group(
+def test_every_subtask_learns_the_event_time_of_each_key_group(
     of_run: int | None, tmp_path: Path
 ) -> None:
     further = [(0, 31, 40), (32, 63, 30)]  # from a cut taken soon after a restore
@@ -200,7 +200,7 @@ def test_a_file_of_more_or_fewer_rows_than_the_manifest_says_is_damaged(
         keys_held(point, 0, 1)
 
 
-def test_a_state_that_is_left_behind_is_handed_to_nobody(tmp_path: Path) -> None:
+def test_a_dropped_state_is_restored_to_no_subtask(tmp_path: Path) -> None:
     states = stored_keys(store_in(tmp_path), str(tmp_path), 0, 1, KEYS)
     manifest = manifest_of([[operator_of(states=states)]])
     dropped = [(BOTH, states[0].state)]
@@ -212,7 +212,7 @@ def test_a_state_that_is_left_behind_is_handed_to_nobody(tmp_path: Path) -> None
     assert share_of(without, 0, 1).states == ()
 
 
-def test_at_most_once_state_is_forgotten_and_sources_begin_where_they_had_reserved_to(
+def test_at_most_once_drops_state_and_starts_sources_after_their_reservation(
     tmp_path: Path,
 ) -> None:
     store, location = store_in(tmp_path), str(tmp_path / "chk-1")

@@ -27,7 +27,7 @@ from tests.unit.runtime.hosted import ReadingSubtask
 SECOND = timedelta(seconds=1)
 
 
-def test_a_barrier_stands_where_the_position_of_its_snapshot_says(tmp_path: Path) -> None:
+def test_a_barrier_is_sent_exactly_at_the_position_in_its_snapshot(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, source_of(8))
     host.advance()
     host.advance()
@@ -44,7 +44,7 @@ def test_a_barrier_stands_where_the_position_of_its_snapshot_says(tmp_path: Path
 
 
 @pytest.mark.parametrize("reads_ahead_bytes", [None, 1 << 20])
-def test_no_snapshot_holds_positions_in_a_split_that_is_another_one_now(
+def test_no_snapshot_stores_positions_of_a_split_that_was_replaced(
     tmp_path: Path, reads_ahead_bytes: int | None
 ) -> None:
     source = NamedAgainLog({"a": [(0, 0, 0)]}, versions={"a": "first"})
@@ -60,7 +60,7 @@ def test_no_snapshot_holds_positions_in_a_split_that_is_another_one_now(
     assert list(host.reporter.snapshots) == [1]
 
 
-def test_a_source_that_has_read_everything_says_so_once_and_still_answers_barriers(
+def test_an_exhausted_source_reports_it_once_and_still_answers_barriers(
     tmp_path: Path,
 ) -> None:
     host = ReadingSubtask(tmp_path, source_of(2))
@@ -75,7 +75,7 @@ def test_a_source_that_has_read_everything_says_so_once_and_still_answers_barrie
     assert Watermark(MAX_WATERMARK_MS) in host.output.sent
 
 
-def test_a_source_that_stands_still_at_most_once_asks_for_the_checkpoint_that_frees_it(
+def test_a_stalled_at_most_once_source_asks_for_the_checkpoint_that_frees_it(
     tmp_path: Path,
 ) -> None:
     host = ReadingSubtask(tmp_path, source_of(5), reads_ahead_bytes=1 << 20)
@@ -95,7 +95,7 @@ def test_a_source_that_stands_still_at_most_once_asks_for_the_checkpoint_that_fr
     assert host.reporter.sources_over == 1
 
 
-def test_a_source_that_stands_still_at_most_once_asks_again_when_its_checkpoint_is_aborted(
+def test_a_stalled_at_most_once_source_asks_again_if_its_checkpoint_aborts(
     tmp_path: Path,
 ) -> None:
     host = ReadingSubtask(tmp_path, source_of(5), reads_ahead_bytes=1 << 20)
@@ -109,7 +109,7 @@ def test_a_source_that_stands_still_at_most_once_asks_again_when_its_checkpoint_
     assert host.reporter.reservations_wanted == 2
 
 
-def test_a_source_says_that_it_is_idle_and_is_active_before_the_records_that_end_it(
+def test_a_source_reports_idle_and_becomes_active_before_new_records(
     tmp_path: Path,
 ) -> None:
     source = source_of(4)
@@ -129,7 +129,7 @@ def test_a_source_says_that_it_is_idle_and_is_active_before_the_records_that_end
     assert isinstance(records, Records)
 
 
-def test_records_from_a_wrong_future_are_counted_in_the_snapshot(tmp_path: Path) -> None:
+def test_the_snapshot_counts_records_with_timestamps_far_in_the_future(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, ListSource([[(0, 0), (1, 1), (2, 10 * MAX_LEAP_MS)]]))
 
     host.advance()
@@ -141,7 +141,7 @@ def test_records_from_a_wrong_future_are_counted_in_the_snapshot(tmp_path: Path)
     assert operator.watermark_ms == 0
 
 
-def test_nothing_follows_a_final_barrier_but_the_end(tmp_path: Path) -> None:
+def test_only_the_end_of_input_follows_a_final_barrier(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, source_of(8))
     host.advance()
 
@@ -154,7 +154,7 @@ def test_nothing_follows_a_final_barrier_but_the_end(tmp_path: Path) -> None:
     assert host.output.sent[-2:] == [barrier(1, is_final=True), EndOfInput()]
 
 
-def test_a_checkpoint_that_is_not_final_ends_nothing(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_not_final_does_not_end_the_source(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, source_of(8))
 
     host.on_injected(barrier(1))
@@ -164,7 +164,7 @@ def test_a_checkpoint_that_is_not_final_ends_nothing(tmp_path: Path) -> None:
     assert host.advance()
 
 
-def test_after_an_aborted_final_checkpoint_the_stream_goes_on(tmp_path: Path) -> None:
+def test_the_stream_continues_after_an_aborted_final_checkpoint(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, source_of(3))
     host.on_injected(barrier(1, is_final=True))
 

@@ -26,7 +26,7 @@ def test_the_records_held_for_their_time_keep_their_offsets() -> None:
     assert split.next_offset == 91
 
 
-def test_a_position_passes_what_nobody_gets_behind_the_records_and_without_any() -> None:
+def test_a_position_passes_trailing_offsets_with_or_without_records() -> None:
     nothing = np.array([], np.int64)
     split = opened()
 
@@ -53,7 +53,7 @@ def test_a_record_without_an_offset_is_refused() -> None:
         taken_of(LoggedRecords(batch_of([(0, 0)]), np.array([], np.int64)))
 
 
-def test_the_version_behind_a_batch_is_that_of_its_last_part_only() -> None:
+def test_only_the_last_part_of_a_batch_carries_its_version() -> None:
     offsets = np.array([3, 5, 9], np.int64)
     taken = taken_of(LoggedRecords(batch_of([(1, 1), (2, 2), (3, 3)]), offsets, 12, "behind 9"))
 

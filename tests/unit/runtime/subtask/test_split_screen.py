@@ -73,7 +73,7 @@ def isolated(first: int, last: int, step: int) -> IsolatedRange:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_reader_hands_on_all_but_the_poison_and_its_position_passes_both(seed: int) -> None:
+def test_a_reader_skips_only_poison_records_and_its_position_passes_them(seed: int) -> None:
     rng = random.Random(seed)
     total, rows = rng.randint(1, 60), rng.randint(1, 20)
     bad = rng.sample(range(total), rng.randint(1, min(total, 5)))
@@ -136,7 +136,7 @@ def test_in_a_log_with_gaps_a_part_ends_behind_its_last_record() -> None:
     assert taken_out == [True]
 
 
-def test_a_record_that_cannot_be_read_and_is_not_known_fails_as_ever() -> None:
+def test_an_unreadable_record_that_is_not_isolated_still_fails() -> None:
     source = TornSource([[(n, n) for n in range(6)]], torn=frozenset({4}))
     reader = reader_of(source, Isolation(poison=[poison(1)]), KeptRows())
 
@@ -144,7 +144,7 @@ def test_a_record_that_cannot_be_read_and_is_not_known_fails_as_ever() -> None:
         list(batches_of(reader))
 
 
-def test_a_split_that_nobody_suspects_is_read_as_it_is() -> None:
+def test_a_split_without_suspects_is_read_unchanged() -> None:
     isolation = Isolation(poison=[poison(1, split="split-1"), poison(1, source="other")])
     screen = SplitScreen(IN, SCHEMA, isolation, KeptRows())
     batches: list[Batch] = [batch_of([(0, 0), (1, 1)])]
@@ -153,7 +153,7 @@ def test_a_split_that_nobody_suspects_is_read_as_it_is() -> None:
     assert screen.read("split-0", 0, lambda _: given, lambda: None) is given
 
 
-def test_a_row_is_kept_as_json_also_of_types_that_have_none() -> None:
+def test_a_row_is_stored_as_json_even_with_types_unknown_to_json() -> None:
     schema = pa.schema(
         [("n", pa.int64()), ("text", pa.string()), ("tags", pa.map_(pa.string(), pa.int64()))]
     )

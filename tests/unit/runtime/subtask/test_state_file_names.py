@@ -33,7 +33,7 @@ WORDS = ("0", "1", "10", "a1", "segment", "flight", "in")
         (("count-0-segment", "0"), ("count", "segment-0")),
     ],
 )
-def test_states_whose_names_meet_at_a_hyphen_have_a_file_each(
+def test_states_get_separate_files_even_if_hyphenated_names_would_collide(
     tmp_path: Path, one: tuple[str, str], other: tuple[str, str]
 ) -> None:
     store, location = store_in(tmp_path), str(tmp_path / "chk-1")
@@ -62,7 +62,7 @@ def test_no_two_parts_of_a_checkpoint_share_a_name(tmp_path: Path, seed: int) ->
     assert sorted(names) == sorted(store.names(location))
 
 
-def test_what_is_joined_can_be_taken_apart() -> None:
+def test_joined_file_names_are_unambiguous() -> None:
     assert file_stem("count-0", 1, "total") != file_stem("count", "0-1", "total")
     with pytest.raises(InvariantViolated, match="no part holds the separator"):
         file_stem("count~0", 1)

@@ -28,7 +28,7 @@ Dealt = tuple[int, object, list[int]]
 
 
 @pytest.mark.parametrize(("old", "new"), [(1, 1), (1, 3), (2, 3), (3, 2), (4, 1)])
-def test_every_segment_is_dealt_whole_and_once_at_any_parallelism(
+def test_every_segment_goes_whole_to_one_subtask_at_any_parallelism(
     old: int, new: int, tmp_path: Path
 ) -> None:
     point, _ = point_with(tmp_path, [[(1, 7), (2, 5)] for _ in range(old)])
@@ -49,7 +49,7 @@ def test_segments_of_several_old_subtasks_come_oldest_first(tmp_path: Path) -> N
     assert [each.checkpoint_id for each in share_of(point, 0, 1).prepared] == [1, 1, 2, 2]
 
 
-def test_a_snapshot_keeps_segments_beside_what_else_was_prepared(tmp_path: Path) -> None:
+def test_a_snapshot_keeps_both_segments_and_other_committables(tmp_path: Path) -> None:
     store, location = store_in(tmp_path), str(tmp_path / "chk-1")
     prepared = (
         Prepared(CheckpointId(2), (segment(0, 2, 3), "file")),
@@ -84,7 +84,7 @@ def test_a_segment_with_other_rows_than_the_manifest_says_is_refused(tmp_path: P
         segment_of(share_of(point, 0, 1).prepared[0])
 
 
-def test_a_damaged_segment_is_never_published(tmp_path: Path) -> None:
+def test_a_damaged_segment_cannot_be_read(tmp_path: Path) -> None:
     point, (handle,) = point_with(tmp_path, [[(1, 7)]])
     file = tmp_path / "chk-1" / handle.file.name
     file.write_bytes(file.read_bytes()[:-1] + b"x")

@@ -28,7 +28,7 @@ class FollowedLog(GrowingLog):
         return counts
 
 
-def test_the_positions_of_a_completed_checkpoint_are_told_and_no_others(tmp_path: Path) -> None:
+def test_only_positions_of_completed_checkpoints_reach_the_log(tmp_path: Path) -> None:
     source = FollowedLog(LOG)
     host = ReadingSubtask(tmp_path, source)
     for checkpoint_id in (1, 2, 3):
@@ -45,7 +45,7 @@ def test_the_positions_of_a_completed_checkpoint_are_told_and_no_others(tmp_path
     assert source.told == [("a", 6)]
 
 
-def test_what_became_of_it_is_counted(tmp_path: Path) -> None:
+def test_the_commits_of_progress_that_succeed_and_fail_are_counted(tmp_path: Path) -> None:
     source = FollowedLog(LOG, counts=(2, 1))
     host = ReadingSubtask(tmp_path, source)
 
@@ -56,7 +56,7 @@ def test_what_became_of_it_is_counted(tmp_path: Path) -> None:
     assert (counters["commits_succeeded"], counters["commits_failed"]) == (2, 1)
 
 
-def test_of_a_source_that_tells_nobody_nothing_is_kept() -> None:
+def test_a_source_that_reports_no_progress_keeps_none() -> None:
     reader = DirectReader(
         source=GrowingLog(LOG),
         restored=(),

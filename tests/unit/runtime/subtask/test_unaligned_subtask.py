@@ -27,7 +27,7 @@ PATIENT = replace(OVERTAKING, aligned_timeout_ms=100)
 @pytest.mark.parametrize("coalesced_rows", [1, 5, 8_192])
 @pytest.mark.parametrize("options", [OVERTAKING, PATIENT])
 @pytest.mark.parametrize("seed", range(20))
-def test_state_and_records_in_flight_are_exactly_what_lies_before_the_barriers(
+def test_state_plus_records_in_flight_equal_the_records_before_the_barriers(
     seed: int, options: BarrierOptions, coalesced_rows: int, tmp_path: Path
 ) -> None:
     chance = random.Random(seed)
@@ -62,7 +62,7 @@ def test_state_and_records_in_flight_are_exactly_what_lies_before_the_barriers(
     assert sorted(host.sink.written) == sorted(everything)
 
 
-def test_an_overtaking_barrier_cuts_before_what_is_queued_is_taken(tmp_path: Path) -> None:
+def test_an_overtaking_barrier_cuts_before_queued_records_are_processed(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path, options=OVERTAKING)
     host.inputs[LEFT].send(records(1, 2))
     host.inputs[LEFT].send(overtaking(1))
@@ -84,7 +84,7 @@ def test_an_overtaking_barrier_cuts_before_what_is_queued_is_taken(tmp_path: Pat
     assert sorted(host.sink.written) == [1, 2, 3, 4, 5], "all of it is still delivered, once"
 
 
-def test_behind_full_queues_an_aligned_barrier_waits_for_all_an_overtaking_one_for_nothing(
+def test_behind_full_queues_only_an_aligned_barrier_waits(
     tmp_path: Path,
 ) -> None:
     queued = 20
@@ -138,7 +138,7 @@ def test_an_alignment_that_is_in_time_keeps_nothing_in_flight(tmp_path: Path) ->
     assert not host.reporter.phases[1].is_unaligned
 
 
-def test_an_alignment_that_takes_too_long_is_left_in_the_middle(tmp_path: Path) -> None:
+def test_an_alignment_that_takes_too_long_becomes_unaligned(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path, options=PATIENT)
     host.inputs[LEFT].send(records(1))
     host.inputs[LEFT].send(stamped(barrier(1), host))
@@ -160,7 +160,7 @@ def test_an_alignment_that_takes_too_long_is_left_in_the_middle(tmp_path: Path) 
     assert host.feed.due_ms is None
 
 
-def test_the_time_counts_from_the_trigger_whatever_the_clock_says(tmp_path: Path) -> None:
+def test_the_aligned_timeout_counts_from_the_trigger_despite_a_wrong_clock(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path, options=PATIENT)
     now_ms = host.clock.wall_ms()
 
@@ -188,7 +188,7 @@ def test_savepoints_and_final_checkpoints_always_align(
     assert host.reporter.snapshots == {}
 
 
-def test_giving_up_drops_the_records_in_flight_and_the_next_checkpoint_is_exact(
+def test_an_abort_drops_records_in_flight_and_the_next_checkpoint_is_exact(
     tmp_path: Path,
 ) -> None:
     host = JoiningSubtask(tmp_path, options=OVERTAKING)
@@ -211,7 +211,7 @@ def test_giving_up_drops_the_records_in_flight_and_the_next_checkpoint_is_exact(
     assert sorted(host.seen_at(2) + in_flight) == [1, 2, 2]
 
 
-def test_what_was_in_flight_is_taken_in_before_anything_new(tmp_path: Path) -> None:
+def test_restored_records_in_flight_are_processed_before_new_records(tmp_path: Path) -> None:
     host = JoiningSubtask(
         tmp_path,
         options=OVERTAKING,

@@ -37,7 +37,7 @@ BARRIER = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, overtakes=True)
 
 
 @pytest.mark.parametrize("behind", [[], [(2, 4)]], ids=["before it", "on both sides of it"])
-def test_what_a_watermark_under_way_at_the_cut_made_due_is_due_after_a_restore(
+def test_windows_due_by_a_watermark_in_flight_fire_after_a_restore(
     tmp_path: Path, behind: list[tuple[int, int]]
 ) -> None:
     """The source sends nothing new after the restore."""

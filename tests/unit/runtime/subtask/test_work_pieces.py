@@ -41,7 +41,7 @@ def handle(
     return times_ms
 
 
-def test_after_one_batch_no_piece_takes_longer_than_the_longest_time() -> None:
+def test_after_the_first_batch_no_piece_exceeds_the_longest_time() -> None:
     clock = ManualClock()
     pieces = WorkPieces(clock.monotonic_ms, LONGEST_MS)
 
@@ -67,7 +67,7 @@ def test_an_input_whose_rows_cost_more_is_cut_by_its_own_cost() -> None:
     assert set(cheap) == {1}
 
 
-def test_a_batch_without_rows_tells_no_cost() -> None:
+def test_an_empty_batch_does_not_change_the_estimated_cost() -> None:
     clock = ManualClock()
     pieces = WorkPieces(clock.monotonic_ms, LONGEST_MS)
     handle(pieces, clock, 0, 0.0)
@@ -82,7 +82,7 @@ def test_a_batch_that_is_handled_in_time_stays_whole() -> None:
     assert [len(handle(pieces, clock, ROWS, 0.001)) for _ in range(5)] == [1] * 5
 
 
-def test_a_piece_has_a_least_number_of_rows_however_slow_they_are() -> None:
+def test_a_piece_has_a_minimum_number_of_rows_however_slow_they_are() -> None:
     clock = ManualClock()
     pieces = WorkPieces(clock.monotonic_ms, LONGEST_MS)
     handle(pieces, clock, ROWS, 10.0)
@@ -104,7 +104,7 @@ def test_one_slow_batch_is_soon_forgotten() -> None:
     assert counts[-1] == 1
 
 
-def test_small_batches_with_their_own_cost_do_not_cut_a_large_one_for_long() -> None:
+def test_costly_small_batches_cut_a_large_batch_only_briefly() -> None:
     clock = ManualClock()
     pieces = WorkPieces(clock.monotonic_ms, LONGEST_MS)
     for _ in range(1_000):
@@ -123,7 +123,7 @@ def test_without_a_longest_time_every_batch_is_whole() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_pieces_are_the_batch_and_each_row_comes_from_where_it_came(seed: int) -> None:
+def test_pieces_add_up_to_the_batch_and_each_row_keeps_its_origin(seed: int) -> None:
     chance = random.Random(seed)
     parts: list[Part] = [
         ((origin(number),), chance.randint(1, 2_000)) for number in range(chance.randint(1, 9))
@@ -144,7 +144,7 @@ def test_pieces_are_the_batch_and_each_row_comes_from_where_it_came(seed: int) -
         assert sum(count for _, count in piece.parts) == piece.batch.num_rows
 
 
-def test_parts_beside_the_rows_are_left_out() -> None:
+def test_parts_outside_the_requested_rows_are_left_out() -> None:
     parts: list[Part] = [((origin(n),), 10) for n in range(3)]
 
     assert parts_within(parts, 10, 10) == [parts[1]]
@@ -153,7 +153,7 @@ def test_parts_beside_the_rows_are_left_out() -> None:
 
 @pytest.mark.parametrize("options", [ALIGNED, OVERTAKING])
 @pytest.mark.parametrize("seed", range(15))
-def test_a_snapshot_holds_no_piece_without_the_others(
+def test_a_snapshot_never_separates_the_pieces_of_a_batch(
     seed: int, options: BarrierOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each batch is in the state, in flight, or behind the barrier; so is event time."""
