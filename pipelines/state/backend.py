@@ -11,7 +11,7 @@ Source: Flink's `KeyedStateBackend` and `AsyncSnapshotStrategy`; the vectorised 
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -250,7 +250,8 @@ class FrozenState:
     """One state at the cut. `batches` may be consumed once, from any thread.
 
     Rows carry the state's own columns (for a batch list also `__namespace`, int64) and
-    `__key_group`.
+    `__key_group`. Call `release` at the end from any thread, even if nobody has read the state: the
+    backend then needs no copy of it any more. It raises what writing to the local disk raises.
     """
 
     name: str
@@ -259,6 +260,7 @@ class FrozenState:
     rows: int
     batches: Iterator[pa.RecordBatch]  # empty if there is an increment instead
     increment: Increment | None = None
+    release: Callable[[], None] | None = None
 
 
 class StateBackend(Protocol):

@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 PRIORITIES = "tests/processes/test_priorities.py"
+RELEASED = "tests/unit/runtime/subtask/test_released_cuts.py"
 KEY_INDEX = "tests/unit/state/test_key_index.py"
 INCREMENTS = "tests/contracts/test_state_increments.py"
 ON_DISK = "tests/unit/state/test_rocksdb_memory.py"
@@ -611,6 +612,32 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "        yield_processor(self._niceness)\n",
             "",
             f"{PRIORITIES}::test_subtasks_of_a_slot_yield_to_its_other_threads_as_the_settings_say",
+        ),
+    ),
+    "a checkpoint that is over leaves no copy of state in a slot, whether it was stored or not": (
+        Mutant(
+            "pipelines/runtime/subtask/snapshots/snapshotting.py",
+            "            gathered.cut.release()\n",
+            "            pass\n",
+            f"{RELEASED}::test_a_checkpoint_that_ends_before_its_upload_leaves_no_copy",
+        ),
+        Mutant(
+            "pipelines/runtime/subtask/snapshots/snapshotting.py",
+            "            self._threads.submit(gathered.cut.release)",
+            "            pass",
+            f"{RELEASED}::test_a_cut_that_is_given_up_leaves_no_copy",
+        ),
+        Mutant(
+            "pipelines/state/on_disk/rocksdb_table.py",
+            "release = partial(cut.flushes.run_until, cut.flush)",
+            "release = None",
+            f"{RELEASED}::test_a_state_that_is_empty_at_every_cut_leaves_no_copy",
+        ),
+        Mutant(
+            "pipelines/state/on_disk/rocksdb_batch_list.py",
+            "release = partial(self._flushes.run_until, flush)",
+            "release = None",
+            f"{RELEASED}::test_a_checkpoint_that_fails_leaves_no_copy",
         ),
     ),
     "a state on disk has files for its size, not for each of its checkpoints": (

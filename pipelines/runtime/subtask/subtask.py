@@ -143,6 +143,7 @@ class SubtaskCheckpoints:
         gathering = self._gathering
         if gathering is not None and gathering.barrier.checkpoint_id <= checkpoint_id:
             self._gathering = None
+            self._upload.drop(gathering)
 
     def on_completed(self, permit: CommitPermit) -> None:
         """Commits the output that the sinks have prepared for the checkpoint."""

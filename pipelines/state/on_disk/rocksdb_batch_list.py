@@ -9,6 +9,7 @@ also keeps all of its rows there.
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -167,22 +168,26 @@ class RocksDbBatchList:
         flush = self._cut(reader)
         schema = snapshot_schema(self._descriptor)
         batches = reader.batches(self._flushes, flush)
-        return FrozenState(self._descriptor.name, "batches", schema, rows, batches)
+        release = partial(self._flushes.run_until, flush)
+        name = self._descriptor.name
+        return FrozenState(name, "batches", schema, rows, batches, release=release)
 
     def freeze_increment(
         self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
     ) -> FrozenState:
         if not len(self):
             self.log.on_written(checkpoint_id, None)
+        cut = self._cut_database()
         increment = DatabaseIncrement(
-            self._cut_database(),
+            cut,
             self.log.base(confirmed_id) or {},
             lambda files: self.log.on_written(checkpoint_id, files),
         )
-        return self._frozen(increment)
+        return self._frozen(increment, cut)
 
     def freeze_native(self) -> FrozenState:
-        return self._frozen(WholeDatabase(self._cut_database()))
+        cut = self._cut_database()
+        return self._frozen(WholeDatabase(cut), cut)
 
     def adopt(self, files: SortedFiles, rows: int, reusable: Reusable) -> None:
         """Continues with a snapshot's database, which has `rows` rows, all of own key groups."""
@@ -200,11 +205,13 @@ class RocksDbBatchList:
 
     def _cut_database(self) -> CutDatabase:
         links, schema = LinkedFiles(self._scratch()), snapshot_schema(self._descriptor)
-        return CutDatabase(self._flushes, self._cut(links), links, schema, 0)
+        flush = self._cut(links if len(self) else None)  # no checkpoint stores an empty state
+        return CutDatabase(self._flushes, flush, links, schema, 0)
 
-    def _frozen(self, increment: Increment) -> FrozenState:
+    def _frozen(self, increment: Increment, cut: CutDatabase) -> FrozenState:
         name, schema = self._descriptor.name, snapshot_schema(self._descriptor)
-        return FrozenState(name, "batches", schema, len(self), iter(()), increment)
+        release = partial(cut.flushes.run_until, cut.flush)
+        return FrozenState(name, "batches", schema, len(self), iter(()), increment, release)
 
     def _note(self, entry: Entry, batch: pa.RecordBatch) -> None:
         stored = self._stored.setdefault(entry[0], _Stored([], 0, 0))

@@ -13,6 +13,7 @@ filters" (2007), for the filter. The vectorised working set is ours.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -402,24 +403,32 @@ class RocksDbTable:
 
     def freeze(self) -> FrozenState:
         """If all rows are in memory, reads them there without a flush to the database."""
-        batches = self._read_database() if self._on_disk_only else self._working.freeze()
-        schema = snapshot_schema(self._descriptor)
-        return FrozenState(self._descriptor.name, "table", schema, self._count, batches)
+        if self._on_disk_only:
+            reader = self._files.reader()
+            flush = self._cut(reader)
+            batches = reader.batches(self._files.flushes, flush)
+            release = partial(self._files.flushes.run_until, flush)
+        else:
+            batches, release = self._working.freeze(), None
+        name, schema = self._descriptor.name, snapshot_schema(self._descriptor)
+        return FrozenState(name, "table", schema, self._count, batches, release=release)
 
     def freeze_increment(
         self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
     ) -> FrozenState:
         if not self._count:
             self.log.on_written(checkpoint_id, None)
+        cut = self._cut_database()
         increment = DatabaseIncrement(
-            self._cut_database(),
+            cut,
             self.log.base(confirmed_id) or {},
             lambda files: self.log.on_written(checkpoint_id, files),
         )
-        return self._frozen(increment)
+        return self._frozen(increment, cut)
 
     def freeze_native(self) -> FrozenState:
-        return self._frozen(WholeDatabase(self._cut_database()))
+        cut = self._cut_database()
+        return self._frozen(WholeDatabase(cut), cut)
 
     def adopt(self, files: SortedFiles, rows: int, reusable: Reusable) -> None:
         """Continues with a snapshot's database, which has `rows` rows, all of own key groups."""
@@ -431,18 +440,15 @@ class RocksDbTable:
         self._bounds.on_unknown()
         self._filter.on_unknown()
 
-    def _read_database(self) -> Iterator[pa.RecordBatch]:
-        reader = self._files.reader()
-        return reader.batches(self._files.flushes, self._cut(reader))
-
     def _cut_database(self) -> CutDatabase:
         links, schema = LinkedFiles(self._scratch()), snapshot_schema(self._descriptor)
-        flush = self._cut(links)
+        flush = self._cut(links if self._count else None)  # no checkpoint stores an empty state
         return CutDatabase(self._files.flushes, flush, links, schema, len(self._descriptor.key))
 
-    def _frozen(self, increment: Increment) -> FrozenState:
+    def _frozen(self, increment: Increment, cut: CutDatabase) -> FrozenState:
         name, schema = self._descriptor.name, snapshot_schema(self._descriptor)
-        return FrozenState(name, "table", schema, self._count, iter(()), increment)
+        release = partial(cut.flushes.run_until, cut.flush)
+        return FrozenState(name, "table", schema, self._count, iter(()), increment, release)
 
     def _entered(self, keys: pa.RecordBatch) -> tuple[Rows, Rows]:
         """Returns the row of each key, and the distinct rows that are new."""

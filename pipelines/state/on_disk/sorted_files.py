@@ -3,8 +3,9 @@
 Rows reach it as sorted files, which RocksDB ingests as they are. From Python that is twenty times
 as fast as its memtable, and needs no log: the checkpoint restores what a crash loses. A cut only
 queues a flush; the first thread that needs its content writes it, and all flushes before it. A
-flush that fails stays in the queue and is tried again. The module handles raw bytes only; nothing
-is ever pickled.
+flush that fails stays in the queue and is tried again. Each holds a copy of rows, so every cut is
+released at the end, which writes its flush even if no checkpoint stores the state. The module
+handles raw bytes only; nothing is ever pickled.
 
 A snapshot makes hard links at the cut, and copies each new file. RocksDB's sorted files never
 change, so a checkpoint refers again to the files of the newest completed checkpoint. The small

@@ -44,7 +44,7 @@ from pipelines.runtime.subtask.sources.reserving_reader import ReservingReader
 from pipelines.runtime.subtask.sources.source_feed import SourceFeed
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.runtime.subtask.work_pieces import WorkPieces
-from pipelines.state.backend import BatchListDescriptor
+from pipelines.state.backend import BackendFactory, BatchListDescriptor
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.stream import Environment, Pipeline, Stream, WatermarkStrategy
@@ -279,6 +279,7 @@ class JoiningSubtask:
     coalesced_rows: int = 1
     longest_work_ms: float = 0
     uploads: Executor = field(default_factory=InlineExecutor)
+    backends: BackendFactory = HashMapBackend
     subtask: Subtask = field(init=False)
     reporter: RecordingReporter = field(init=False)
 
@@ -311,6 +312,7 @@ class JoiningSubtask:
             self.mailbox,
             self.options,
             uploads=self.uploads,
+            backends=self.backends,
         )
 
     def run(self, *script: Callable[[], None]) -> None:
@@ -435,13 +437,14 @@ def subtask_of(
     options: BarrierOptions = ALIGNED,
     restored: dict[Uid, RestoredOperator] | None = None,
     uploads: Executor | None = None,
+    backends: BackendFactory = HashMapBackend,
 ) -> Subtask:
     place = place_of(pipeline, vertex)
     restored = restored or dict.fromkeys(place.vertex.nodes, NOTHING)
     chain = OperatorChain(
         pipeline=pipeline,
         place=place,
-        backends=HashMapBackend,
+        backends=backends,
         exchanges=exchanges,
         restored=restored,
         now_ms=clock.wall_ms,

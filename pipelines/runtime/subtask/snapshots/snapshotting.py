@@ -12,6 +12,7 @@ Source: Flink, `ChannelStateWriter` and its futures.
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -100,6 +101,19 @@ class SubtaskCut:
     key_times_ms: list[KeyTime]
     reserved: Json = None
     replayed: Json = None
+
+    @property
+    def has_copies(self) -> bool:
+        """True if a state keeps a copy of rows until `release`."""
+        return any(state.release for operator in self.operators for state in operator.states)
+
+    def release(self) -> None:
+        """Call it at the end from any thread; raises what writing to the local disk raises."""
+        with ExitStack() as releases:  # all of them, even if one raises
+            for operator in self.operators:
+                for state in operator.states:
+                    if state.release is not None:
+                        releases.callback(state.release)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +371,11 @@ class SnapshotUpload:
         self._started[checkpoint_id] = gathered
         self._threads.submit(self._upload, gathered)
 
+    def drop(self, gathered: Gathering) -> None:
+        """Releases a cut that is not uploaded. If that fails, the next upload fails too, aloud."""
+        if gathered.cut.has_copies:
+            self._threads.submit(gathered.cut.release)
+
     def on_over(self, checkpoint_id: CheckpointId) -> None:
         """The checkpoint has completed or aborted."""
         gathered = self._started.pop(checkpoint_id, None)
@@ -371,20 +390,29 @@ class SnapshotUpload:
             self._reporter.declined(self._place, gathered.barrier.checkpoint_id, error)
 
     def _try_upload(self, gathered: Gathering) -> None:
-        barrier, checkpoint_id = gathered.barrier, gathered.barrier.checkpoint_id
         self._reporter.reach(FaultPoint.UPLOADING)
+        try:
+            written = self._written(gathered)
+        finally:
+            gathered.cut.release()
+        if written is None:
+            return
+        self._reporter.reach(FaultPoint.UPLOADED)
+        phases = self._phases(gathered, written)
+        self._reporter.acknowledged(gathered.barrier.checkpoint_id, written.snapshot, phases)
+
+    def _written(self, gathered: Gathering) -> WrittenSnapshot | None:
+        """Returns None if the checkpoint is over: the coordinator no longer waits for it."""
         if gathered.is_over:
-            return  # the coordinator no longer waits for it
-        written = self._writer.write(
+            return None
+        barrier = gathered.barrier
+        return self._writer.write(
             gathered.cut,
-            checkpoint_id,
+            barrier.checkpoint_id,
             barrier.location,
             open_format=barrier.is_savepoint and not barrier.is_native,
             in_flight=gathered.in_flight,
         )
-        self._reporter.reach(FaultPoint.UPLOADED)
-        phases = self._phases(gathered, written)
-        self._reporter.acknowledged(checkpoint_id, written.snapshot, phases)
 
     def _phases(self, gathered: Gathering, written: WrittenSnapshot) -> SubtaskPhases:
         return SubtaskPhases(
