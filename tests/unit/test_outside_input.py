@@ -326,7 +326,10 @@ def test_an_invalid_request_file_does_not_block_the_next_request(content: bytes)
         following = msgspec.structs.replace(CANCEL, request_id=RequestId("then"))
         submit(directory, following)
 
-        assert following in Inbox(directory).pending()
+        pending = Inbox(directory).pending()
+
+        assert following in pending
+        assert file.with_suffix(".unreadable").exists() == (pending == [following])
 
 
 @drawn

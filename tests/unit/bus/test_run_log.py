@@ -87,18 +87,21 @@ def test_a_replaced_driver_writes_no_more_lines(tmp_path: Path) -> None:
     assert everything(tmp_path / "log") == []
 
 
-def test_an_unwritable_log_drops_and_counts_lines_without_an_error(tmp_path: Path) -> None:
-    blocked = tmp_path / "log"
-    blocked.write_text("a file in the place of the directory")
-    log = RunLog(blocked)
+@pytest.mark.parametrize("is_disk_full", [True, False])
+def test_an_unwritable_log_drops_and_counts_lines_without_an_error(
+    tmp_path: Path, is_disk_full: bool
+) -> None:
+    directory = tmp_path / "log"
+    obstacle = full_file(directory) if is_disk_full else file_in_place_of(directory)
+    log = RunLog(directory)
     log.keep([line("lost"), line("lost too")], dropped=3)
     wait_until(lambda: log.dropped == 5)
 
-    blocked.unlink()
+    obstacle.unlink()
     log.keep([line("kept")])
     log.close()
 
-    [count, kept] = everything(blocked)
+    [count, kept] = everything(directory)
     assert count.startswith("5 lines before this one were dropped")
     assert kept == "kept"
 
@@ -139,3 +142,16 @@ def test_a_slot_that_logs_too_much_drops_lines_and_counts_them() -> None:
     assert sum(count for count, _ in sent) == HELD_MAX
     assert max(count for count, _ in sent) == SENT_MAX
     assert sum(dropped for _, dropped in sent) == 7
+
+
+def full_file(directory: Path) -> Path:
+    """Returns the log's first file; every write to it fails with ENOSPC."""
+    directory.mkdir()
+    file = directory / "000001.jsonl"
+    file.symlink_to("/dev/full")
+    return file
+
+
+def file_in_place_of(directory: Path) -> Path:
+    directory.write_text("a file in the place of the directory")
+    return directory

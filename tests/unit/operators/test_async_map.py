@@ -27,6 +27,7 @@ class Service:
     def __init__(self) -> None:
         self._gates: dict[int, threading.Event] = {}
         self.asked: list[int] = []
+        self.under_way = self.most_under_way = 0
 
     def __deepcopy__(self, memo: object) -> "Service":
         return self
@@ -40,7 +41,10 @@ class Service:
 
     async def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         self.asked.append(row["x"])
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
         await asyncio.to_thread(self.gate(row["x"]).wait)
+        self.under_way -= 1
         return {**row, "y": row["x"] * 10}
 
 
@@ -116,7 +120,7 @@ def test_a_restore_distributes_requests_over_any_number_of_subtasks(parallelism:
         assert sorted(row["x"] for row in restored.output()) == list(range(10))
 
 
-def test_rows_beyond_the_capacity_are_requested_in_order() -> None:
+def test_no_more_requests_than_the_capacity_are_in_flight_and_they_keep_order() -> None:
     service = Service()
     with hosted(service, capacity=3) as harness:
         harness.push([{"x": x} for x in range(10)])
@@ -124,6 +128,7 @@ def test_rows_beyond_the_capacity_are_requested_in_order() -> None:
         harness.await_results()
 
         assert service.asked == list(range(10))
+        assert service.most_under_way == 3
         assert len(harness.output()) == 10
 
 

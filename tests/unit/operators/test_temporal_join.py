@@ -290,12 +290,14 @@ def test_the_time_of_the_table_cannot_be_a_join_column() -> None:
         first.temporal_join(second, on=["currency", "since"], suffixes=("", "_b"), uid="j")
 
 
-def test_a_changelog_is_refused_as_the_table() -> None:
+def test_a_changelog_is_refused_on_either_side() -> None:
     orders, rates = streams()
-    changing = rates.key_by("currency").top_n(1, order_by="rate", uid="top")
+    top_orders = orders.key_by("currency").top_n(1, order_by="order", uid="top-orders")
+    top_rates = rates.key_by("currency").top_n(1, order_by="rate", uid="top-rates")
 
-    with pytest.raises(Rejected, match="its input is a changelog"):
-        orders.temporal_join(changing, on=["currency"], in_processing_time=True, uid="j")
+    for left, right in ((orders, top_rates), (top_orders, rates)):
+        with pytest.raises(Rejected, match="its input is a changelog"):
+            left.temporal_join(right, on=["currency"], in_processing_time=True, uid="j")
 
 
 def expected(due: list[Rec], versions: list[Rec], kind: JoinKind) -> list[Pair]:

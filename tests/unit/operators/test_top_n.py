@@ -2,8 +2,10 @@
 
 import random
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -93,13 +95,24 @@ def test_rows_outside_the_top_emit_nothing() -> None:
     assert top.emitted.take() == []
 
 
-def test_the_first_strings_in_order_remain() -> None:
-    schema = pa.schema([("key", pa.string()), ("name", pa.string())])
-    top = Subtasks(lambda: TopN(KEYS, Order("name"), 2), [schema], [KEYS])
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (pa.string(), list("abcd")),
+        (
+            pa.timestamp("ms", "UTC"),
+            [datetime(year, 1, 1, tzinfo=UTC) for year in range(1969, 1973)],
+        ),
+    ],
+    ids=str,
+)
+def test_the_first_strings_or_times_in_order_remain(type_: pa.DataType, values: list[Any]) -> None:
+    schema = pa.schema([("key", pa.string()), ("value", type_)])
+    top = Subtasks(lambda: TopN(KEYS, Order("value"), 2), [schema], [KEYS])
 
-    top.send([{"key": "k", "name": name} for name in "dbac"])
+    top.send([{"key": "k", "value": values[n]} for n in (3, 1, 0, 2)])
 
-    assert sorted(row["name"] for row in top.emitted.rows) == ["a", "b"]
+    assert sorted(row["value"] for row in top.emitted.rows) == values[:2]
 
 
 @pytest.mark.parametrize("seed", range(3))

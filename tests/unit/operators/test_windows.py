@@ -202,10 +202,13 @@ def test_a_session_ends_only_when_the_gap_after_its_last_row_has_passed() -> Non
     assert [r["window_time"] for r in subtasks.emitted.rows] == [EPOCH + ms(19)]
 
 
-def test_a_row_between_two_sessions_that_arrived_out_of_order_merges_them() -> None:
+@pytest.mark.parametrize("times", [(10, 30), (30, 10)])
+def test_a_row_between_two_sessions_merges_them_whichever_came_first(
+    times: tuple[int, int],
+) -> None:
     subtasks = sessions_of(gap=10)
-    subtasks.send([row("a", 30)])
-    subtasks.send([row("a", 10)])
+    for time in times:
+        subtasks.send([row("a", time)])
     subtasks.advance(15)
 
     subtasks.send([row("a", 20)])
@@ -255,6 +258,19 @@ def test_an_offset_moves_the_windows() -> None:
     subtasks.advance(MAX_WATERMARK_MS)
 
     assert [as_summary(r)[1:3] for r in subtasks.emitted.rows] == [(-8, 2), (-3, 7)]
+
+
+def test_the_event_time_of_a_sliding_window_is_its_last_millisecond() -> None:
+    windows = SlidingWindows(10, every_ms=5)
+    subtasks = Subtasks(
+        lambda: WindowAggregate(("key",), "time", windows, AGGREGATES), [SCHEMA], [("key",)]
+    )
+
+    subtasks.send([row("a", 1)])
+    subtasks.advance(MAX_WATERMARK_MS)
+
+    assert [as_summary(r)[1:3] for r in subtasks.emitted.rows] == [(-5, 5), (0, 10)]
+    assert [r["window_time"] for r in subtasks.emitted.rows] == [EPOCH + ms(4), EPOCH + ms(9)]
 
 
 def test_windows_without_length_are_refused() -> None:

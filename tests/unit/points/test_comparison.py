@@ -21,18 +21,24 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("rows_in_a_part", [7, 1000])
 @pytest.mark.parametrize("is_canonical", [True, False])
-def test_counts_new_and_gone_keys_exactly_at_different_parallelisms(
-    data: Path, monkeypatch: pytest.MonkeyPatch, rows_in_a_part: int, is_canonical: bool
+@pytest.mark.parametrize(("twice", "changed"), [(False, 0), (True, 39)])
+def test_counts_new_gone_and_changed_keys_exactly_at_different_parallelisms(
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rows_in_a_part: int,
+    is_canonical: bool,
+    twice: bool,
+    changed: int,
 ) -> None:
     monkeypatch.setattr(comparison, "PART_ROWS", rows_in_a_part)
     left = point(data, 1, keys=40, parallelism=2, is_canonical=is_canonical)
-    right = point(data, 2, keys=60, parallelism=3)
+    right = point(data, 2, keys=60, parallelism=3, twice=twice)
 
     forth, back = compared(data, left, right), compared(data, right, left)
 
     assert (forth.left_rows, forth.right_rows) == (40, 60)
-    assert (forth.added, forth.removed, forth.changed) == (20, 0, 0)
-    assert (back.added, back.removed, back.changed) == (0, 20, 0)
+    assert (forth.added, forth.removed, forth.changed) == (20, 0, changed)
+    assert (back.added, back.removed, back.changed) == (0, 20, changed)
     assert forth.key
     new = sorted(int(row[0].text or "") for row in forth.added_rows)
     assert set(new) <= set(range(40, 60))

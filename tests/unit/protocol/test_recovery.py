@@ -45,10 +45,16 @@ def test_a_run_whose_points_are_all_damaged_does_not_start_afresh() -> None:
 
 def test_without_fallback_a_damaged_newest_point_leaves_no_usable_one() -> None:
     newest, *older = newest_first(3)
+    asked: list[RetainedPoint] = []
 
-    choice = choose_point([newest, *older], lambda p: problem_if(p is newest), may_fall_back=False)
+    choice = choose_point(
+        [newest, *older],
+        lambda p: asked.append(p) or problem_if(p is newest),
+        may_fall_back=False,
+    )
 
     assert choice == NoUsablePoint((RefusedPoint(newest, "damaged"),))
+    assert asked == [newest]  # older points are not even verified
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -32,9 +32,17 @@ def test_the_first_of_several_fields_with_the_same_name_counts() -> None:
     assert json.loads(text_of_fields([b"n", b"1", b"n", b"2"], NARROW)) == {"n": "1"}
 
 
-@pytest.mark.parametrize("text", ['{"n": "300"}', "n 300", "[]", '{"key": "no base64"}'])
-def test_text_that_still_does_not_fit_is_refused(text: str) -> None:
-    with pytest.raises(UnreadableText):
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"n": "300"}', "column n: "),
+        ("n 300", "not one JSON object"),
+        ("[]", "not one JSON object"),
+        ('{"key": "no base64"}', "column key: "),
+    ],
+)
+def test_text_that_still_does_not_fit_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(UnreadableText, match=reason):
         row_of_fields(text, NARROW)
 
 

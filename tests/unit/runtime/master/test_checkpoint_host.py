@@ -482,11 +482,14 @@ def test_a_savepoint_waits_for_a_place_only_if_barriers_may_overtake(
     assert [inject.checkpoint_id for inject in master.attempt.of(Inject)] == started
 
 
-def test_checkpoints_in_memory_are_discarded_when_their_run_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [status for status in JobStatus if status.is_terminal])
+def test_checkpoints_in_memory_are_discarded_however_their_run_ends(
+    tmp_path: Path, status: JobStatus
+) -> None:
     master = Master(tmp_path, {"execution.checkpointing.storage": "jobmanager"})
     master.complete_one()
 
-    master.host.on_run_ended(JobStatus.FAILED)
+    master.host.on_run_ended(status)
 
     assert [event.checkpoint_id for event in master.of(CheckpointDiscarded)] == [1]
 

@@ -1,6 +1,7 @@
 """The vigil: when a slot may no longer assume that its attempt is the current one."""
 
 import queue
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_a_process_that_was_stopped_objects_despite_older_messages() -> None:
 
 
 @pytest.mark.parametrize("later_ms", [0, 10, 10 * TIMEOUT_MS])
-def test_an_objection_is_permanent_even_if_the_driver_is_heard_again(later_ms: int) -> None:
+def test_an_objection_is_permanent_in_every_thread_even_if_the_driver_speaks(later_ms: int) -> None:
     clock, vigil = started()
     clock.now_ms += TIMEOUT_MS + 1
     vigil.objection()
@@ -51,6 +52,8 @@ def test_an_objection_is_permanent_even_if_the_driver_is_heard_again(later_ms: i
     clock.now_ms += later_ms
 
     assert vigil.objection() is not None
+    with ThreadPoolExecutor(1) as another:
+        assert another.submit(vigil.objection).result(STEP_S) is not None
 
 
 def test_the_watch_ends_a_slot_once_even_if_nothing_polls_the_vigil() -> None:

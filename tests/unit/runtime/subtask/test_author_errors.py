@@ -26,6 +26,7 @@ from tests.unit.runtime.fakes import SCHEMA, ListSource, batch_of
 from tests.unit.runtime.hosted import MAX_PARALLELISM, MemorySink
 
 THE_RECORD = "key: 13\nat: 1970-01-01 00:00:00.003000+00:00"
+FIRST_RECORD = "key: 5\nat: 1970-01-01 00:00:00.001000+00:00"
 
 
 def refuse(row: Row) -> Row:
@@ -36,6 +37,12 @@ def refuse(row: Row) -> Row:
 
 def refuse_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     raise ValueError("all of it is bad")
+
+
+def refuse_more_than_one(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if batch.num_rows > 1:
+        raise ValueError("one at a time")
+    return batch
 
 
 def refuse_for_a_reason(row: Row) -> Row:
@@ -60,6 +67,10 @@ def chained(stream: Stream) -> Stream:
 
 def by_batch(stream: Stream) -> Stream:
     return stream.map_batches(refuse_batch, SCHEMA, uid="f")
+
+
+def by_whole_batch(stream: Stream) -> Stream:
+    return stream.map_batches(refuse_more_than_one, SCHEMA, uid="f")
 
 
 def failure_of(build: Callable[[Stream], Stream]) -> OperatorFailed:
@@ -145,10 +156,13 @@ def test_the_record_leaves_the_slot_only_if_the_settings_say_so(
     assert reported(failure, shows_records=True).record == THE_RECORD
 
 
-def test_the_failure_of_a_batch_carries_at_most_one_record() -> None:
-    failure = failure_of(by_batch)
+@pytest.mark.parametrize(("build", "record"), [(by_batch, FIRST_RECORD), (by_whole_batch, "")])
+def test_a_failed_batch_shows_only_a_record_that_fails_by_itself(
+    build: Callable[[Stream], Stream], record: str
+) -> None:
+    failure = failure_of(build)
 
-    assert failure.record is None or failure.record.num_rows == 1
+    assert reported(failure, shows_records=True).record == record
     assert reported(failure, shows_records=False).record == ""
 
 

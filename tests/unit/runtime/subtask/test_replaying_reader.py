@@ -11,9 +11,10 @@ import pytest
 
 from pipelines.connectors.files.quarantine import ReplayedQuarantine
 from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark
-from pipelines.domain.ids import RunId, Uid
+from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.poison import REPLAYED_PREFIX, IsolatedRange, Isolation, PoisonRecord
 from pipelines.domain.snapshots import Json
+from pipelines.runtime.subtask.feed import Emit
 from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.reserving_reader import ReplayingReader, ReservingReader
 from pipelines.runtime.subtask.sources.source_feed import SourceFeed
@@ -154,12 +155,19 @@ def test_each_record_comes_once_from_any_cut_at_any_parallelism(home: Path, seed
     assert sorted(read) == [1, 2, 3, 4, *AGAIN]
 
 
-def test_a_mode_without_replay_keeps_the_position_in_the_quarantine(home: Path) -> None:
+def test_a_mode_without_replay_keeps_its_place_in_the_quarantine_but_reads_none(home: Path) -> None:
     cut = reader_of_quarantine(home, ())
     cut.next()
     kept = reader_of_quarantine(home, (cut.positions(),))
-    feed = feed_over(ReservingReader(source_reader(()), 1), kept)
+    feed = feed_over(ReservingReader(source_reader(()), 1 << 20), kept)
+    feed.advance()
+    feed.reserved(CheckpointId(1))
+    feed.on_completed(CheckpointId(1))
 
+    effects = [effect for _ in range(3) for effect in feed.advance() or []]
+
+    emitted = [effect.batch for effect in effects if isinstance(effect, Emit)]
+    assert [key for batch in emitted for key in keys_of(batch)] == [1, 2, 3, 4]
     assert feed.replayed() == cut.positions()
     assert feed_over(source_reader(())).replayed() is None
 
