@@ -68,9 +68,9 @@ def test_the_log_has_every_kind_of_line_newest_first() -> None:
     assert all(line.what for line in lines)
 
 
-def test_an_action_says_who_asked_why_and_how_it_ended() -> None:
+def test_an_action_says_who_asked_when_and_why_and_how_it_ended() -> None:
     run = new_run()
-    new_request(run, Cancel(), phase="SUCCEEDED", message="It is cancelled.")
+    request = new_request(run, Cancel(), phase="SUCCEEDED", message="It is cancelled.")
 
     [line] = whole(Asked(kind=LineKind.ACTION))
 
@@ -80,7 +80,7 @@ def test_an_action_says_who_asked_why_and_how_it_ended() -> None:
         "asked for: cancel",
         "succeeded: It is cancelled.",
     )
-    assert (line.pipeline, line.run_id) == ("flights", "flights-1")
+    assert (line.pipeline, line.run_id, line.at) == ("flights", "flights-1", request.created_at)
 
 
 def test_the_log_has_cleaned_up_and_kept_leftovers_and_takeovers() -> None:
@@ -283,7 +283,7 @@ def test_routine_checkpoints_are_left_out_unless_asked_for() -> None:
     ],
 )
 def test_a_failed_checkpoint_states_its_reason_once_with_the_message(
-    message: str, why: str
+    operator: Client, message: str, why: str
 ) -> None:
     reason = CheckpointFailureReason.CHECKPOINT_EXPIRED
     failed = CheckpointFailed(checkpoint_id=CheckpointId(1), reason=reason, message=message)
@@ -291,8 +291,12 @@ def test_a_failed_checkpoint_states_its_reason_once_with_the_message(
     Projector().run_once()
 
     [line] = whole(Asked(kind=LineKind.CHECKPOINT))
+    address = "/pipelines/flights/checkpoints/"
+    notice = re.search(r'<p class="notice is-bad">(.*?)</p>', text_of(operator, f"{address}1/"))
+    latest = re.search(rf'<td class="path">({EXPIRED}.*?)</td>', text_of(operator, address))
 
     assert line.why == why
+    assert [visible(found) for found in (notice, latest)] == [why, why]
 
 
 def test_a_discarded_checkpoint_is_still_listed_as_completed() -> None:
@@ -508,6 +512,11 @@ def eventful() -> Story:
 
 def sent(address: str) -> str:
     return b"".join(fetch(address)[2]).decode()
+
+
+def visible(found: re.Match[str] | None) -> str:
+    """Returns the text of the first group, without its tags."""
+    return re.sub("<.*?>", "", found[1]).strip() if found else "not found"
 
 
 def text_of(client: Client, address: str) -> str:

@@ -305,7 +305,7 @@ def _completed(found: MeasuredCheckpoint, tasks: Tasks) -> Completed:
 
 def _failed(found: MeasuredCheckpoint, tasks: Tasks) -> Failed:
     row = found.row
-    words = [text for text in (row.reason_text, row.message) if text]
+    words = dict.fromkeys(text for text in (row.reason_text, row.message) if text)
     return Failed(
         **asdict(_common(found, tasks)),
         failure_timestamp=epoch_ms(row.failed_at),
