@@ -63,7 +63,7 @@ SLOW = (
     "test_a_rebuild_from_the_remaining_segments_gives_the_same_rows",
     "tests/web/test_starting.py::test_a_postgresql_that_is_too_old_ends_a_process_with_one_line",
     "tests/web/test_starting.py::test_a_process_that_cannot_work_ends_with_one_line",
-    "tests/web/test_starting.py::test_an_invalid_setting_ends_a_process_with_one_line",
+    "tests/web/test_starting.py::test_an_invalid_setting_ends_each_process_with_one_line",
     "tests/web/test_starting.py::test_a_taken_port_ends_the_web_server_with_one_line",
     "tests/web/test_tasks.py",
     "tests/web/test_telemetry.py::"

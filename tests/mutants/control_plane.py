@@ -32,7 +32,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/__main__.py",
             "except ImproperlyConfigured as trouble:",
             "except KeyError as trouble:",
-            f"{STARTING}::test_an_invalid_setting_ends_a_process_with_one_line",
+            f"{STARTING}::test_an_invalid_setting_ends_each_process_with_one_line",
         ),
     ),
     "of processes that start together on a new home, all have the same secret key": (

@@ -6,6 +6,7 @@ from ftdash.jobs.models import Run
 
 FOLDED_APPS = ("jobs", "checkpoints", "metrics")
 NOT_FOLDED = {
+    "Audit",
     "Pipeline",
     "Request",
     "PointInspection",

@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 import pytest
 from django.core import mail
+from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from ftdash.accounts.models import AdminAction
@@ -129,15 +131,20 @@ def test_the_signature_depends_on_key_body_and_time() -> None:
     assert delivery.key_of("a") != delivery.key_of("b")
 
 
-def test_nothing_secret_is_stored_shown_or_logged(receiver: Receiver) -> None:
+def test_a_webhook_key_is_not_stored_and_its_address_is_shown_without_its_path(
+    receiver: Receiver, admin: Client
+) -> None:
     key = webhook(receiver)
 
-    shown = queries.channel("ops")
+    shown = f"http://127.0.0.1:{receiver.server_port}/…"
+    page = admin.get(reverse("settings")).content.decode()
 
-    assert shown.address == f"http://127.0.0.1:{receiver.server_port}/…"
+    assert queries.channel("ops").address == shown
+    assert shown in page
     assert key not in str(Channel.objects.values())
-    assert "hidden" not in str(AdminAction.objects.values())
-    assert key not in str(AdminAction.objects.values())
+    for text in (page, str(AdminAction.objects.values())):
+        assert "key=hidden" not in text
+        assert key not in text
 
 
 @pytest.mark.parametrize("answer", [302, 307, 400, 500])

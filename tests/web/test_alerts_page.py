@@ -111,7 +111,9 @@ def test_the_first_page_shows_few_of_many_alerts_and_counts_the_rest(operator: C
     assert "3 more alerts fire" in operator.get("/").content.decode()
 
 
-def test_an_admin_acknowledges_an_alert_once_and_the_pages_show_it(admin: Client) -> None:
+def test_an_admin_acknowledges_an_alert_once_and_everyone_sees_it(
+    admin: Client, operator: Client
+) -> None:
     fire()
     alert = str(Alert.objects.get().pk)
     asked = admin.get(settings_address("acknowledge", alert)).content.decode()
@@ -121,8 +123,9 @@ def test_an_admin_acknowledges_an_alert_once_and_the_pages_show_it(admin: Client
     answer = post(admin, "acknowledge", {"reason": "the disk is full"}, of=alert)
 
     assert answer["Location"] == reverse("alerts")
-    assert "acknowledged by ada" in admin.get("/").content.decode()
-    assert "the disk is full" in admin.get(reverse("alerts")).content.decode()
+    for person in (admin, operator):
+        assert "acknowledged by ada" in person.get("/").content.decode()
+        assert "the disk is full" in person.get(reverse("alerts")).content.decode()
     assert AdminAction.objects.get().subject == "alert late of flights"
     second = signed_in(admin_user("bea"))
     again = post(second, "acknowledge", {"reason": "me too"}, of=alert)

@@ -185,13 +185,17 @@ def test_an_answer_to_a_sign_in_of_another_browser_is_refused(company_sign_in: P
     assert victim.get("/").status_code == 302
 
 
-def test_a_sign_in_asks_for_pkce_with_s256_and_our_callback(
+def test_each_sign_in_asks_for_pkce_with_its_own_challenge_and_our_callback(
     company_sign_in: Provider,
 ) -> None:
-    asked = parse_qs(urlsplit(Client().get(START)["Location"]).query)
+    one, other = (parse_qs(urlsplit(Client().get(START)["Location"]).query) for _ in range(2))
 
-    assert asked["code_challenge_method"] == ["S256"]
-    assert asked["redirect_uri"] == [CALLBACK]
+    for asked in (one, other):
+        assert asked["code_challenge_method"] == ["S256"]
+        assert asked["redirect_uri"] == [CALLBACK]
+        assert "code_verifier" not in asked
+    assert one["code_challenge"] != other["code_challenge"]
+    assert one["state"] != other["state"]
 
 
 def test_claims_are_read_but_not_stored(company_sign_in: Provider) -> None:

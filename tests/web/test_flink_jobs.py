@@ -3,13 +3,15 @@
 import pytest
 from django.utils import timezone
 
+from ftdash.accounts.models import TokenScope
 from ftdash.api.flink.names import job_id
+from ftdash.jobs.models import Request
 from ftdash.metrics.models import Heartbeat
 from ftdash.projection.projector import Projector
 from pipelines.domain.events import FailureOccurred
 from pipelines.domain.ids import Uid, operator_id
 from pipelines.domain.status import JobStatus
-from tests.web.api_callers import beat
+from tests.web.api_callers import bearer, beat
 from tests.web.flink_expectations import SHAPES, differences
 from tests.web.flink_reading import JOB, read
 from tests.web.journals import Story, new_run
@@ -121,11 +123,16 @@ def test_a_slot_is_a_task_manager_with_one_slot() -> None:
     assert read("taskmanagers/flights-1-slot-7", 404)
 
 
-def test_the_resource_requirements_of_a_job_give_flinks_error() -> None:
+def test_the_parallelism_of_a_job_cannot_change_and_the_error_is_flinks() -> None:
     failed_and_recovered()
+    wanted = {"v": {"parallelism": {"lowerBound": 1, "upperBound": 8}}}
 
     found = read("jobs/ID/resource-requirements", 500)
+    address = f"/v1/jobs/{JOB}/resource-requirements"
+    refused = bearer(TokenScope.ACT).put(address, wanted, content_type="application/json")
 
+    assert (refused.status_code, refused.json()) == (500, found)
+    assert not Request.objects.exists()
     assert differences(found, SHAPES["jobs/ID/resource-requirements"]) == []
     assert found["errors"][0] == "Internal server error."
     assert "UnsupportedOperationException" in found["errors"][1]

@@ -35,7 +35,7 @@ from pipelines.connectors.kafka.reader import range_gone
 from pipelines.connectors.redis.stream_entries import StreamExtent, id_of, offset_of
 from pipelines.connectors.redis.stream_entries import range_gone as entries_gone
 from pipelines.connectors.split_progress import SplitProgress
-from pipelines.domain.commands import RequestKind, RetryNow
+from pipelines.domain.commands import Cancel, RequestKind, RetryNow
 from pipelines.domain.errors import FailureKind, Rejected
 from pipelines.domain.events import (
     FailureOccurred,
@@ -44,7 +44,8 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.settings.parsing import DEFINITIONS
 from pipelines.domain.status import JobStatus
-from tests.web.journals import Story, new_run
+from tests.web.journals import Story, new_request, new_run
+from tests.web.page_words import words_in
 
 SEEDS = 200
 
@@ -458,8 +459,12 @@ class TestPages:
             assert "2 times since" in page
             assert "The run restarts from its newest checkpoint by itself." in page
 
-    def test_an_incident_and_its_post_mortem_show_evidence_and_notes(self, admin: Client) -> None:
-        Story(new_run()).started().slot_killed(detail="the whole stack")
+    def test_an_incident_and_its_post_mortem_show_evidence_notes_and_who_did_what(
+        self, admin: Client
+    ) -> None:
+        run = new_run()
+        Story(run).started().slot_killed(detail="the whole stack")
+        new_request(run, Cancel(), requester="ann", reason="to replace the machine")
         judged()
         [found] = queries.open_incidents()
         note = {"text": "The memory of the machine | was full."}
@@ -469,7 +474,11 @@ class TestPages:
         post_mortem = admin.get(reverse("post-mortem", args=[found.key])).content.decode()
 
         assert "the whole stack" in page
+        assert "<b>ada</b>" in page
         assert "The memory of the machine | was full." in page
+        done = ("asked for: cancel", "waiting for delivery", "ann", "to replace the machine")
+        assert " ".join(done) in words_in(page)
+        assert f"| {' | '.join(done)} |" in post_mortem
         assert "is gone: killed" in post_mortem
         assert "The memory of the machine" in post_mortem
         assert post_mortem.startswith("# A slot died: flights")

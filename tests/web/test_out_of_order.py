@@ -12,11 +12,20 @@ pytestmark = pytest.mark.usefixtures("site")
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (OperationalError("connection refused"), 503, "cannot show the state of any pipeline"),
-        (RuntimeError("a mistake of ours"), 500, "The reason is in the log of the web server."),
+        (
+            OperationalError("connection refused"),
+            503,
+            "The dashboard cannot show the state of any pipeline. Running pipelines do not need the"
+            " database: they continue, take checkpoints and recover by themselves.",
+        ),
+        (
+            RuntimeError("a mistake of ours"),
+            500,
+            "The reason is in the log of the web server. Running pipelines are not affected.",
+        ),
     ],
 )
-def test_a_page_that_cannot_be_made_says_why(
+def test_a_page_that_cannot_be_made_says_why_and_that_pipelines_continue(
     client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, said: str
 ) -> None:
     def fails(*_: object, **__: object) -> None:

@@ -24,6 +24,15 @@ AGAINST_THE_LAST_ADMIN: dict[str, Change] = {
     ),
     "reset": lambda name: services.reset_password(name=name, requester="ada", reason="forgot"),
 }
+SILENT = {"requester": "ada", "reason": " "}
+WITHOUT_A_REASON: dict[str, Callable[[], object]] = {
+    "invite": lambda: services.invite(name="olaf", role=Role.OPERATOR, **SILENT),
+    "demote": lambda: services.change_role(name="bea", role=Role.OPERATOR, **SILENT),
+    "deactivate": lambda: services.deactivate(name="bea", **SILENT),
+    "reactivate": lambda: services.reactivate(name="gone", **SILENT),
+    "reset": lambda: services.reset_password(name="bea", **SILENT),
+    "end a session": lambda: services.end_session(name="bea", key=1, **SILENT),
+}
 
 
 def test_a_one_time_password_opens_only_the_page_to_choose_a_new_one() -> None:
@@ -166,10 +175,20 @@ def test_a_change_without_effect_is_refused() -> None:
         services.deactivate(name="nobody", requester="ada", reason="x")
 
 
-def test_nothing_is_changed_without_a_reason() -> None:
+@pytest.mark.parametrize("change", WITHOUT_A_REASON)
+def test_nothing_is_changed_without_a_reason(change: str) -> None:
+    admin_user("ada")
+    admin_user("bea")
+    gone = operator_user("gone")
+    gone.is_active = False
+    gone.save()
+    before = queries.people()
+
     with pytest.raises(Rejected, match="Say why"):
-        services.invite(name="olaf", role=Role.OPERATOR, requester="ada", reason=" ")
-    assert not User.objects.exists()
+        WITHOUT_A_REASON[change]()
+
+    assert queries.people() == before
+    assert not AdminAction.objects.exists()
 
 
 def test_every_change_is_logged_with_who_what_and_why() -> None:

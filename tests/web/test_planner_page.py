@@ -167,13 +167,27 @@ def test_extreme_assumptions_still_get_an_answer(operator: Client, query: str) -
     assert "How often to checkpoint" in words_of(operator, query)
 
 
-def test_the_page_names_the_measurements_that_are_missing(operator: Client) -> None:
+def test_what_was_never_measured_is_a_dash_and_the_page_says_what_is_missing(
+    operator: Client,
+) -> None:
     fold(Story(new_run()).started())
 
     page = words_of(operator)
 
     assert "No periodic checkpoint has completed yet" in page
-    assert "missing: the state size, the read speed, the bandwidth, a measured recovery" in page
+    for formula in (
+        "checkpoint frequency (B × 1/s)",
+        "÷ interval (B/s)",
+        "× uploaded bytes (B)",
+        "÷ the time they span (B/s)",
+        "÷ (read speed × bandwidth)",
+        "at the speed to spare (s)",
+        "by its phases (s)",
+        "the newest recovery (s)",
+    ):
+        assert f"{formula} –" in page
+    missing = "the state size, the read speed, the bandwidth, a measured recovery"
+    assert f"read speed and bandwidth (s) – missing: {missing}" in page
 
 
 def test_sources_that_read_at_full_speed_have_no_capacity_to_spare(operator: Client) -> None:

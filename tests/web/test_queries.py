@@ -12,6 +12,7 @@ from ftdash.jobs.models import RequestPhase
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.metrics.queries import loads as metric_queries
 from ftdash.projection.projector import Projector
+from ftdash.requests.services import ask
 from ftdash.runs.queries import pipelines as queries
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import Cancel, ChangeSettings, RequestKind
@@ -174,7 +175,7 @@ def test_a_pipeline_without_new_checkpoints_needs_attention(settings) -> None:
     assert summary.attention.startswith("No checkpoint has completed for ")
 
 
-def test_the_version_changes_with_news_and_with_silence(settings) -> None:
+def test_the_version_changes_with_news_requests_and_silence(settings) -> None:
     run = new_run()
     story = Story(run).started()
     fold()
@@ -185,10 +186,12 @@ def test_the_version_changes_with_news_and_with_silence(settings) -> None:
     story.sampled()
     fold()
     seen.append(queries.versions()["flights"])
+    ask("flights", Cancel(), who="ada", why="to test it")
+    seen.append(queries.versions()["flights"])
     settings.SILENT_AFTER_S = -1.0
     seen.append(queries.versions()["flights"])
 
-    assert len(set(seen)) == 3
+    assert len(set(seen)) == 4
 
 
 def test_versions_of_all_pipelines_take_three_queries(django_assert_num_queries) -> None:

@@ -33,10 +33,10 @@ def test_an_operator_reads_people_and_tokens_but_is_offered_no_change(
         assert "?of=" not in page
 
 
-def test_the_page_says_that_there_is_no_token_and_no_change_yet(operator: Client) -> None:
+def test_before_the_first_token_and_change_the_page_says_what_that_means(operator: Client) -> None:
     page = operator.get(reverse("settings")).content.decode()
 
-    assert "There is no token yet" in page
+    assert "There is no token yet. Without one, only signed-in people can use the API." in page
     assert "Nothing has been changed yet" in page
 
 
@@ -52,11 +52,16 @@ def test_an_invitation_shows_the_password_once(admin: Client) -> None:
 def test_a_token_is_made_with_scope_and_expiry_shown_once_and_revoked(admin: Client) -> None:
     given = {"name": "ci", "scope": "read", "days": "30", "reason": "nightly"}
 
-    secret = secret_of(post(admin, "make-token", given).content.decode())
+    answer = post(admin, "make-token", given)
 
+    secret = secret_of(answer.content.decode())
+    assert "no-store" in answer["Cache-Control"]
+    assert secret not in admin.get(reverse("settings")).content.decode()
     program = Client(headers={"Authorization": f"Bearer {secret}"})
     assert program.get("/v1/config").status_code == 200
-    assert ApiToken.objects.get().expires_at is not None
+    made = ApiToken.objects.get()
+    assert made.scope == TokenScope.READ
+    assert abs(made.expires_at - made.created_at - timedelta(days=30)) < timedelta(minutes=1)
     again = post(admin, "make-token", given)
     assert again.status_code == 422
     assert "There is, or was, a token 'ci'" in unescape(again.content.decode())

@@ -204,19 +204,19 @@ def old_postgres() -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("variables", "finding"),
+    ("name", "variable", "value", "finding"),
     [
-        ({"FTDASH_HOME": "/proc"}, "The home /proc cannot be used"),
-        ({"FTDASH_DATABASE_URL": f"nonsense://{SECRET}"}, "FTDASH_DATABASE_URL is no address"),
-        ({"FTDASH_REDIS_URL": f"http://{SECRET}"}, "FTDASH_REDIS_URL is no address of Redis"),
-        ({"FTDASH_MAIL_PORT": "smtp"}, "FTDASH_MAIL_PORT is smtp; give a number"),
-        ({"FTDASH_SECRET_KEY_FILE": "/nowhere/key"}, "FTDASH_SECRET_KEY_FILE names /nowhere/key"),
+        ("web", "FTDASH_HOME", "/proc", "The home /proc cannot be used"),
+        ("projector", "FTDASH_DATABASE_URL", f"nonsense://{SECRET}", "DATABASE_URL is no address"),
+        ("worker", "FTDASH_REDIS_URL", f"http://{SECRET}", "REDIS_URL is no address of Redis"),
+        ("beat", "FTDASH_MAIL_PORT", "smtp", "FTDASH_MAIL_PORT is smtp; give a number"),
+        ("web", "FTDASH_SECRET_KEY_FILE", "/nowhere/key", "SECRET_KEY_FILE names /nowhere/key"),
     ],
 )
-def test_an_invalid_setting_ends_a_process_with_one_line(
-    tmp_path: Path, variables: dict[str, str], finding: str
+def test_an_invalid_setting_ends_each_process_with_one_line(
+    tmp_path: Path, name: str, variable: str, value: str, finding: str
 ) -> None:
-    ran = Start("web", tmp_path / "home", f"redis://{LOOPBACK}", variables).run()
+    ran = Start(name, tmp_path / "home", f"redis://{LOOPBACK}", {variable: value}).run()
 
     check_one_line(ran, finding, "")
     assert ran.stderr.startswith("ftdash cannot start. ")

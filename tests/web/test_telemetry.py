@@ -22,8 +22,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from ftdash import telemetry
+from ftdash.jobs.models import Run
 from ftdash.logs import HEADER, JsonLines, named_request
-from ftdash.projection.projector import Projector
+from ftdash.projection.projector import Projector, rebuild
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointFailed, RecoveryPhaseReached
 from pipelines.domain.ids import CheckpointId
@@ -220,6 +221,18 @@ def test_old_checkpoints_send_no_span(site: object, receiver: Receiver) -> None:
     wait_until(lambda: bool(receiver.named("GET healthz")))
 
     assert receiver.named("Checkpoint") == []
+
+
+def test_rows_that_are_built_again_send_no_span_again(site: object, receiver: Receiver) -> None:
+    run = new_run("flights")
+    Story(run).started().completed()
+    Projector().run_once()
+
+    rebuild(Run.objects.select_related("pipeline").get(pk=run.pk))
+    Client().get("/healthz")
+    wait_until(lambda: bool(receiver.named("GET healthz")))
+
+    assert len(receiver.named("Checkpoint")) == 1
 
 
 def test_without_an_address_nothing_is_sent(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:

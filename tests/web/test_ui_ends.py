@@ -111,7 +111,7 @@ def test_the_savepoint_form_explains_the_formats(admin: Client) -> None:
     assert "Native is faster to write and restore" in page
 
 
-def test_the_change_form_lists_live_settings_with_the_values_in_force(admin: Client) -> None:
+def test_the_change_form_shows_the_values_in_force_and_requires_none(admin: Client) -> None:
     Run.objects.update(changed_settings={"execution.checkpointing.min-pause": "2 s"})
     changed = words(admin.get(address("change")))
     Run.objects.update(changed_settings={})
@@ -120,8 +120,11 @@ def test_the_change_form_lists_live_settings_with_the_values_in_force(admin: Cli
 
     fields = re.findall(r'<input[^>]*name="([a-z_.-]+)"[^>]*>', page.content.decode())
     live = [each.key for each in DEFINITIONS if each.changes_live]
+    inputs = re.findall(r'<input[^>]*name="execution\.[^>]*>', page.content.decode())
     of_every_page = ("csrfmiddlewaretoken", "q")  # q belongs to the palette
     assert [field for field in fields if field not in of_every_page] == ["reason", *live]
+    assert len(inputs) == len(live)
+    assert [each for each in inputs if " value=" in each or " required" in each] == []
     assert "Min pause, now 2 s" in changed
     assert "Timeout, now 3 min" in words(page)
     assert "Interval, now 1 s by default" in words(page)

@@ -15,6 +15,7 @@ from ftdash.ui.lab.page import lab_control, lab_latency
 from pipelines.lab.options import LabOptions
 from pipelines.lab.report import LabReport
 from tests.unit.lab.reports import FAULTED, mode, report
+from tests.web.journals import new_run
 from tests.web.people import admin_user, signed_in
 
 pytestmark = pytest.mark.usefixtures("site")
@@ -29,10 +30,12 @@ REPORT = report(LOSING, EXACT, mode("acked", acker_ids=30_000))
 ASKED = {**msgspec.to_builtins(LabOptions()), "reason": "to compare"}
 
 
-def test_before_the_first_lab_the_page_says_that_nothing_was_measured(operator: Client) -> None:
+def test_before_the_first_lab_the_page_says_what_one_is_and_takes(operator: Client) -> None:
     page = read(operator)
 
+    assert "One page-view count in every mode: the same input, with slots killed" in page
     assert "No lab yet" in page
+    assert "A lab takes about a minute and uses two processor cores." in page
     assert "Running one needs the admin role." in page
     assert "Nothing was measured yet." in page
 
@@ -144,8 +147,14 @@ def test_without_the_csrf_token_no_lab_is_stored() -> None:
     assert not Lab.objects.exists()
 
 
-def test_the_start_page_links_to_the_lab(operator: Client) -> None:
-    assert f'href="{reverse("lab")}"' in operator.get("/").content.decode()
+def test_every_page_links_to_the_lab(operator: Client) -> None:
+    new_run()
+    names = ("fleet", "incidents", "alerts", "lab", "game-days", "event-log", "settings")
+    addresses = [*map(reverse, names), "/pipelines/flights/", "/nowhere/"]
+
+    pages = [operator.get(address).content.decode() for address in addresses]
+
+    assert [f'href="{reverse("lab")}"' in page for page in pages] == [True] * len(addresses)
 
 
 def test_the_figures_draw_the_counts_and_leave_out_modes_without_acks() -> None:

@@ -329,16 +329,20 @@ def test_a_refused_point_that_is_whole_again_is_usable_again(admin: Client, site
     assert "not usable" not in words_of(admin, PIPELINE)
 
 
-def test_requests_show_their_requester_and_reason_and_whether_they_wait(operator: Client) -> None:
+def test_requests_show_who_asked_when_and_why_and_how_they_ended_or_wait(operator: Client) -> None:
     run = new_run()
     done, waiting = new_request(run), new_request(run, TriggerCheckpoint())
     fold(Story(run).started().answered(done, "/jobs/savepoint-1"))
 
-    page = words_of(operator, PIPELINE)
+    page = text_of(operator, PIPELINE)
+    rows = dict(re.findall(r'<tr id="request-([^"]+)">(.*?)</tr>', page, re.DOTALL))
 
-    assert "Savepoint type CANONICAL ann upgrade ✓".replace(" ✓", "") in page
-    assert "Trigger checkpoint : waiting for delivery, asked by ann" in page
-    assert waiting.request_id in text_of(operator, PIPELINE)
+    time = r"\d\d:\d\d:\d\d UTC"
+    ended = f"{time} Savepoint type CANONICAL ann upgrade succeeded {time} Done. jobs/savepoint-1"
+    assert re.fullmatch(ended, words_in(rows[done.request_id]))
+    waits = f"{time} Trigger checkpoint ann upgrade waiting for delivery"
+    assert re.match(waits, words_in(rows[waiting.request_id]))
+    assert re.search(r"Trigger checkpoint : .*, asked by ann", words_in(page))
 
 
 def test_a_request_that_no_worker_takes_says_that_it_waits(operator: Client) -> None:
@@ -349,14 +353,19 @@ def test_a_request_that_no_worker_takes_says_that_it_waits(operator: Client) -> 
     assert "stored; it is delivered when a worker runs" in words_of(operator, PIPELINE)
 
 
-def test_the_history_of_an_older_run_can_be_viewed(operator: Client) -> None:
+def test_the_history_of_an_older_run_can_be_viewed_and_left_again(operator: Client) -> None:
     fold(Story(new_run()).started().completed().ended())
     fold(Story(new_run()).started().completed().completed())
 
-    page = words_of(operator, PIPELINE + "?run=flights-1")
+    page = text_of(operator, PIPELINE + "?run=flights-1")
+    back = re.search(r'href="([^"]+)">Back to the newest run</a>', page)
 
-    assert "This is the history of run 1." in page
-    assert history_ids(text_of(operator, PIPELINE + "?run=flights-1")) == [1]
+    assert "This is the history of run 1." in words_in(page)
+    assert history_ids(page) == [1]
+    assert back is not None
+    newest = text_of(operator, back[1])
+    assert "This is the history of run" not in newest
+    assert history_ids(newest) == [2, 1]
     assert operator.get(PIPELINE + "?run=another-1").status_code == 404
 
 

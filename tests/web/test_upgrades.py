@@ -222,8 +222,12 @@ def test_the_check_accepts_code_that_fits_and_can_be_repeated(
     services.check(row.pk)
 
     row.refresh_from_db()
-    assert row.checked["refusal"] == ""
-    services.check(row.pk)  # a second check is harmless
+    found = row.checked
+    assert found["refusal"] == ""
+    assert found["text"].startswith("The new code can be built.")
+    services.check(row.pk)
+    row.refresh_from_db()
+    assert row.checked == found
 
 
 def test_the_check_shows_the_authors_traceback(tmp_path: Path, story: Story) -> None:

@@ -314,6 +314,29 @@ def test_a_malformed_answer_about_checkpoints_does_not_stop_a_look(flink: Record
     assert FlinkJob.objects.get().state == "RESTARTING"
 
 
+def test_a_malformed_answer_about_one_job_does_not_stop_the_look_at_another(
+    flink: RecordedFlink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row, broken, answer = watched(flink), "b" * 32, flink.answer
+    flink.bodies["jobs_overview"]["body"]["jobs"].append({**flink.job, "jid": broken})
+    flink.advance(1)
+
+    def broken_for_one(method: str, target: str, body: Any) -> tuple[int, Any]:
+        if target == f"/jobs/{broken}/checkpoints":
+            return 200, {"counts": "many"}
+        return answer(method, target.replace(broken, flink.jid), body)
+
+    monkeypatch.setattr(flink, "answer", broken_for_one)
+    assert looking.look(row.pk)
+
+    asked = [each for each in flink.requests if each.endswith("/checkpoints")]
+    assert asked == [f"GET /jobs/{jid}/checkpoints" for jid in (broken, flink.jid)]
+    newest = flink.checkpoints["history"][0]["id"]
+    assert FlinkCheckpoint.objects.get(checkpoint_id=newest).job.jid == flink.jid
+    row.refresh_from_db()
+    assert row.problem == ""
+
+
 def test_one_process_at_a_time_talks_to_a_cluster(flink: RecordedFlink) -> None:
     row = watched(flink)
 

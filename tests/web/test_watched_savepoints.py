@@ -99,8 +99,17 @@ def test_a_savepoint_of_an_unknown_batch_fails_and_leaves_nothing(
     assert not QuerySavepoint.objects.exists()
 
 
-@pytest.mark.parametrize("damage", ["a file", "the manifest", "a deleted file"])
-def test_a_verification_reports_altered_and_missing_files(made: Written, damage: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        ("a file", "commits/7 has been altered."),
+        ("the manifest", "savepoint.json has been altered."),
+        ("a deleted file", "commits/7 is missing."),
+    ],
+)
+def test_a_verification_names_the_altered_or_missing_file(
+    made: Written, damage: str, named: str
+) -> None:
     saved = taken(batch_id=7)
     place = Path(saved.location)
     if damage == "a file":
@@ -115,8 +124,7 @@ def test_a_verification_reports_altered_and_missing_files(made: Written, damage:
 
     assert row.state == WorkState.SUCCEEDED
     saved.refresh_from_db()
-    (problem,) = saved.problems
-    assert ("is missing" if damage == "a deleted file" else "has been altered") in problem
+    assert saved.problems == [f"{saved.location}/{named}"]
 
 
 def test_savepoints_are_verified_on_a_schedule(made: Written, settings: Any) -> None:

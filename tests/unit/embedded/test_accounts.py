@@ -4,7 +4,7 @@ import pytest
 from django.contrib.auth import authenticate
 from django.http import HttpRequest
 
-from ftdash.embedded.demo import provide_accounts
+from ftdash.embedded.demo import Account, provide_accounts
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
@@ -23,9 +23,16 @@ def test_passwords_survive_a_restart_unless_new_ones_are_requested() -> None:
     first = provide_accounts(new_passwords=False)
 
     again = provide_accounts(new_passwords=False)
+    kept = [is_opened_by(account) for account in first]
     renewed = provide_accounts(new_passwords=True)
 
     assert [account.password for account in again] == [None, None]
+    assert kept == [True, True]
     assert len({account.password for account in [*first, *renewed]}) == 4
-    assert authenticate(HttpRequest(), username="admin", password=first[0].password) is None
-    assert authenticate(HttpRequest(), username="admin", password=renewed[0].password) is not None
+    assert [is_opened_by(account) for account in first] == [False, False]
+    assert [is_opened_by(account) for account in renewed] == [True, True]
+
+
+def is_opened_by(account: Account) -> bool:
+    found = authenticate(HttpRequest(), username=account.name, password=account.password)
+    return found is not None
