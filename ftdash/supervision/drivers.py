@@ -59,6 +59,7 @@ _LATE = {
     RequestPhase.ACCEPTED: "The driver did not finish it within {patience}; it may still end.",
 }
 _BY_STEPS = [kind for kind, command in COMMANDS.items() if command.ends_by_its_steps]
+DISPOSAL_REPEATED_AFTER = timedelta(minutes=2)
 _START_LATE = "The pipeline was not running after {patience}; its start continues."
 
 
@@ -79,10 +80,18 @@ def deliver(request_key: int) -> None:
 
 
 def deliver_forgotten() -> None:
-    """Delivers requests whose message the broker lost, or never got."""
-    forgotten = timezone.now() - timedelta(seconds=settings.DELIVERY_GRACE_S)
-    pending = Request.objects.filter(phase=RequestPhase.PENDING, created_at__lt=forgotten)
-    for key, kind in pending.exclude(kind__in=[*STARTS, *_BY_STEPS]).values_list("pk", "kind"):
+    """Carries out requests whose message the broker lost or never got, or whose worker has died."""
+    now = timezone.now()
+    forgotten = now - timedelta(seconds=settings.DELIVERY_GRACE_S)
+    left = Q(phase=RequestPhase.PENDING, created_at__lt=forgotten)
+    # Its worker has died, or is still deleting files; repeating a disposal is harmless.
+    left |= Q(
+        kind=DisposeSavepoint.kind,
+        phase=RequestPhase.ACCEPTED,
+        accepted_at__lt=now - DISPOSAL_REPEATED_AFTER,
+    )
+    requests = Request.objects.filter(left).exclude(kind__in=[*STARTS, *_BY_STEPS])
+    for key, kind in requests.values_list("pk", "kind"):
         carry_out = dispose_of if kind == DisposeSavepoint.kind else deliver
         with isolated(f"The delivery of request row {key}"):
             carry_out(key)

@@ -1,4 +1,4 @@
-"""Compares two points part by part, in bounded memory; also reads a point in steps, or deletes it.
+"""Compares two points part by part, in bounded memory; also reads a point in steps.
 
 A part is some key groups of one state, small enough to be held in memory. It is the whole state if
 the two points have different numbers of key groups, or the state has none. Rows are matched by the
@@ -8,7 +8,7 @@ NaN equals NaN. A part that is too large is reported, with its rows counted.
 
 No caller waits until every byte of a point has been read. A step begins at a file and reads until
 its time is up; the caller remembers how far it got. Files are immutable, so steps may be repeated
-and may be far apart. A caller that deletes a savepoint must know that no run still needs it.
+and may be far apart.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,6 @@ from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import KeyGroupRange, Redistribution, range_of
 from pipelines.domain.snapshots import Manifest, StateHandle
-from pipelines.domain.status import CheckpointKind
 from pipelines.flows.finding import find_flow
 from pipelines.packages.loading import LoadedCode
 from pipelines.points.browsing import rows_of
@@ -348,19 +347,3 @@ def inspect(
             break
     lengths = [file.length for file in files]
     return Inspected(index, len(files), sum(lengths[:index]), sum(lengths), problem or "")
-
-
-def dispose(location: str, store: CheckpointStore) -> None:
-    """Deletes only whole savepoints: checkpoints belong to their run, and other files are not ours.
-
-    Raises:
-        Rejected: `location` lies outside the storage or holds no savepoint.
-        Retryable: the storage failed; the savepoint is still whole, or its manifest is gone.
-    """
-    manifest = store.manifest(location)
-    if manifest.kind is not CheckpointKind.SAVEPOINT:
-        raise Rejected(
-            f"{location} is a {manifest.kind.lower()} and no savepoint; its run deletes it when"
-            " newer ones replace it."
-        )
-    store.discard(location)

@@ -460,6 +460,46 @@ def test_a_disposal_whose_message_was_lost_is_carried_out_later(old: Run, data: 
     assert not Path(path).exists()
 
 
+def test_a_disposal_that_two_workers_carry_out_succeeds(
+    old: Run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleting gigabytes takes longer than a message may; the manifest is gone at once."""
+    path, other = point(data), point(data, home="other")
+    point_services.dispose(pipeline=NAME, path=path, **WHO)
+    key = Request.objects.get().pk
+    delete = shutil.rmtree
+
+    def delete_slowly(directory: Path, **options: bool) -> None:
+        monkeypatch.setattr(shutil, "rmtree", delete)
+        dispose_of(key)
+        delete(directory, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", delete_slowly)
+    dispose_of(key)
+
+    request = Request.objects.get()
+    assert (request.phase, request.message) == ("SUCCEEDED", f"The files of {path} are deleted.")
+    assert [Path(each).exists() for each in (path, other)] == [False, True]
+
+
+def test_a_disposal_whose_worker_died_is_continued(
+    old: Run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = point(data)
+    point_services.dispose(pipeline=NAME, path=path, **WHO)
+    with monkeypatch.context() as dying:
+        dying.setattr(shutil, "rmtree", die)
+        with pytest.raises(WorkerDied):
+            dispose_of(Request.objects.get().pk)
+    assert (Request.objects.get().phase, Path(path).exists()) == (RequestPhase.ACCEPTED, True)
+    Request.objects.update(accepted_at=timezone.now() - timedelta(minutes=5))
+
+    drivers.deliver_forgotten()
+
+    assert Request.objects.get().phase == RequestPhase.SUCCEEDED
+    assert not Path(path).exists()
+
+
 def test_a_disposed_savepoint_is_shown_as_discarded(old: Run, data: Path) -> None:
     run = new_run(NAME)
     path = point(data)
@@ -522,11 +562,13 @@ def test_only_an_existing_savepoint_in_the_storage_can_be_disposed_of(
     old: Run, data: Path, tmp_path: Path
 ) -> None:
     checkpoint = point(data, home="chk", kind=CheckpointKind.CHECKPOINT)
+    final = point(data, home="final", kind=CheckpointKind.FINAL)
     outside = tmp_path / "outside"
     shutil.copytree(point(data, home="inside"), outside)
 
     for path, sentence in [
         (checkpoint, "is no savepoint"),
+        (final, "is no savepoint"),
         (str(outside), "outside the configured storage"),
         (str(tmp_path / "jobs" / "nothing"), "There is no recovery point"),
     ]:
@@ -545,6 +587,14 @@ def test_a_claimed_point_that_its_run_deleted_is_shown_as_discarded(old: Run, da
     Projector().run_once()
 
     assert Checkpoint.objects.get(path=path).status == CheckpointStatus.DISCARDED
+
+
+class WorkerDied(BaseException):
+    pass
+
+
+def die(*given: object, **options: object) -> None:
+    raise WorkerDied
 
 
 def point(data: Path, *, home: str = NAME, **changes: object) -> str:

@@ -1,7 +1,8 @@
 """Disposes of savepoints, and changes their labels.
 
 A worker disposes of a savepoint: it refuses while a run needs one, deletes its files and ends the
-request; repeating that is harmless. `pipelines.points` deletes the files.
+request. The manifest goes first, so a worker that repeats a disposal that was begun finds no
+savepoint any more, and deletes the rest.
 
 The driver does not know labels: they are stored next to the points, and a new label touches no
 file. `requests.services` stores the label of a savepoint that is still to be taken.
@@ -22,12 +23,21 @@ from ftdash.jobs.models import (
     Upgrade,
 )
 from ftdash.jobs.validation import check_place, roots
-from ftdash.requests.asking import Question, already_asked, end_request, pipeline_named, store
+from ftdash.requests.asking import (
+    Question,
+    already_asked,
+    end_request,
+    move_request,
+    pipeline_named,
+    store,
+)
 from pipelines.domain.commands import DisposeSavepoint, LabelSavepoint
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.domain.texts import checked_label
+
+UNENDED = (RequestPhase.PENDING, RequestPhase.ACCEPTED)
 
 
 def check_disposable(path: str) -> None:
@@ -76,13 +86,18 @@ def check_claimable(path: str, claim_mode: ClaimMode) -> None:
 
 
 def dispose_of(request_key: int) -> None:
-    """Carry out one stored request."""
-    request = Request.objects.filter(pk=request_key, phase=RequestPhase.PENDING).first()
+    """Carries out one stored request, or continues with it if its worker may have died."""
+    request = Request.objects.filter(pk=request_key, phase__in=UNENDED).first()
     if request is None or not isinstance(request.command, DisposeSavepoint):
         return
     path = request.command.path
     try:
-        check_disposable(path)
+        if request.phase == RequestPhase.PENDING:
+            check_disposable(path)
+            move_request(request, RequestPhase.ACCEPTED, accepted_at=timezone.now())
+            request.refresh_from_db()
+        if request.phase != RequestPhase.ACCEPTED:
+            return
         _delete(path)
     except Rejected as refusal:
         end_request(request, RequestPhase.REJECTED, str(refusal), timezone.now())
@@ -96,10 +111,9 @@ def dispose_of(request_key: int) -> None:
 
 def _delete(path: str) -> None:
     # Loads Arrow, which most of a worker's tasks do not need.
-    from pipelines.points.comparison import dispose
     from pipelines.storage.stores import CheckpointStores
 
-    dispose(path, CheckpointStores(roots(), max_memory_state_bytes=0))
+    CheckpointStores(roots(), max_memory_state_bytes=0).discard(path)
 
 
 def needed_by(path: str) -> Run | None:

@@ -14,7 +14,6 @@ from pipelines.domain.run import ShippedCode
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapshot, renamed
 from pipelines.flows.finding import VARIABLE, find_flow
 from pipelines.packages.store import CodeStore, stored_code
-from pipelines.points.comparison import dispose
 from pipelines.points.preflight import RestoreQuestion, preflight
 from pipelines.points.stored_output import StoredCommittables
 from pipelines.points.verdict import Check, Measured, Outcome, Verdict
@@ -338,26 +337,6 @@ def test_a_path_that_leads_out_of_the_storage_is_refused(
 
     with pytest.raises(Rejected, match="outside the configured storage"):
         preflight(question(paths[way_out], data), FileSystemCheckpointStore([str(inside)]))
-
-
-def test_disposing_a_savepoint_deletes_that_savepoint_only(tmp_path: Path, data: Path) -> None:
-    point = savepoint_of_views(tmp_path, data)
-    other = point.with_name("savepoint-run-1-8")
-    shutil.copytree(point, other)
-
-    dispose(str(point), FileSystemCheckpointStore([str(tmp_path)]))
-
-    assert not point.exists()
-    assert asked(other, data).is_possible
-
-
-@pytest.mark.parametrize("kind", ["CHECKPOINT", "FINAL"])
-def test_only_savepoints_can_be_disposed(tmp_path: Path, data: Path, kind: str) -> None:
-    point = savepoint_of_views(tmp_path, data, kind=kind)
-
-    with pytest.raises(Rejected, match="no savepoint"):
-        dispose(str(point), FileSystemCheckpointStore([str(tmp_path)]))
-    assert point.exists()
 
 
 def asked(point: Path, data: Path, **changes: Any) -> Verdict:
