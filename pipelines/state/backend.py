@@ -12,7 +12,7 @@ Source: Flink's `KeyedStateBackend` and `AsyncSnapshotStrategy`; the vectorised 
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -259,6 +259,7 @@ class FrozenState:
     schema: pa.Schema
     rows: int
     batches: Iterator[pa.RecordBatch]  # empty if there is an increment instead
+    _: KW_ONLY
     increment: Increment | None = None
     release: Callable[[], None] | None = None
 

@@ -239,7 +239,7 @@ class IncrementalBatchList(HashMapBatchList):
             on_written=lambda written: self.log.on_written(checkpoint_id, written),
         )
         name = self.descriptor.name
-        return FrozenState(name, "batches", schema, len(self), iter(()), increment)
+        return FrozenState(name, "batches", schema, len(self), iter(()), increment=increment)
 
 
 _Content = Mapping[int, tuple[int, tuple[pa.RecordBatch, ...]]]

@@ -151,7 +151,9 @@ class IncrementalTable(HashMapTable):
             on_written=lambda written: self.log.on_written(checkpoint_id, written),
         )
         schema = snapshot_schema(self.descriptor)
-        return FrozenState(self.descriptor.name, "table", schema, len(self), iter(()), increment)
+        return FrozenState(
+            self.descriptor.name, "table", schema, len(self), iter(()), increment=increment
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -211,7 +211,9 @@ class RocksDbBatchList:
     def _frozen(self, increment: Increment, cut: CutDatabase) -> FrozenState:
         name, schema = self._descriptor.name, snapshot_schema(self._descriptor)
         release = partial(cut.flushes.run_until, cut.flush)
-        return FrozenState(name, "batches", schema, len(self), iter(()), increment, release)
+        return FrozenState(
+            name, "batches", schema, len(self), iter(()), increment=increment, release=release
+        )
 
     def _note(self, entry: Entry, batch: pa.RecordBatch) -> None:
         stored = self._stored.setdefault(entry[0], _Stored([], 0, 0))

@@ -448,7 +448,9 @@ class RocksDbTable:
     def _frozen(self, increment: Increment, cut: CutDatabase) -> FrozenState:
         name, schema = self._descriptor.name, snapshot_schema(self._descriptor)
         release = partial(cut.flushes.run_until, cut.flush)
-        return FrozenState(name, "table", schema, self._count, iter(()), increment, release)
+        return FrozenState(
+            name, "table", schema, self._count, iter(()), increment=increment, release=release
+        )
 
     def _entered(self, keys: pa.RecordBatch) -> tuple[Rows, Rows]:
         """Returns the row of each key, and the distinct rows that are new."""
