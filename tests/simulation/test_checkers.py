@@ -154,8 +154,9 @@ FOUND_BY: dict[Plant, int] = {
     sinks_are_not_rewound: 6,
     shared_files_are_needed_by_nobody: 11,
     in_flight_records_are_forgotten: 20,
-    quarantines_are_not_rewound: 38,
+    quarantines_are_not_rewound: 52,
     prepared_output_is_forgotten: 73,
+    points_that_were_given_up_stay: 79,
 }
 """Tries first the seed that finds a rare one; if that stops working, the search begins at 0."""
 
