@@ -84,7 +84,7 @@ def deliver_forgotten() -> None:
     now = timezone.now()
     forgotten = now - timedelta(seconds=settings.DELIVERY_GRACE_S)
     left = Q(phase=RequestPhase.PENDING, created_at__lt=forgotten)
-    # Its worker has died, or is still deleting files; repeating a disposal is harmless.
+    # The worker has died or still deletes files; a second disposal at the same time is harmless.
     left |= Q(
         kind=DisposeSavepoint.kind,
         phase=RequestPhase.ACCEPTED,

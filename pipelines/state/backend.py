@@ -250,8 +250,8 @@ class FrozenState:
     """One state at the cut. `batches` may be consumed once, from any thread.
 
     Rows carry the state's own columns (for a batch list also `__namespace`, int64) and
-    `__key_group`. Call `release` at the end from any thread, even if nobody has read the state: the
-    backend then needs no copy of it any more. It raises what writing to the local disk raises.
+    `__key_group`. Call `release` at the end from any thread, even if no checkpoint has stored the
+    state, so that the backend can drop its copy. It raises what writing to the local disk raises.
     """
 
     name: str

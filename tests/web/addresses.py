@@ -78,7 +78,7 @@ NO_PAGES = {
     "openid_connect_login": "redirects; test_company_sign_in",
     "documentation": "built by MkDocs; test_documentation_in_browser",
     "documentation-page": "built by MkDocs; test_documentation_in_browser",
-    "login": "redirects who is signed in; test_the_sign_in_page_is_accessible_and_logs_nothing",
+    "login": "redirects signed-in people; test_the_sign_in_page_is_accessible_and_logs_nothing",
     "logout": "is posted",
     "events": "the stream",
     "change-view": "is posted",

@@ -1,8 +1,8 @@
 """Disposes of savepoints, and changes their labels.
 
 A worker disposes of a savepoint: it refuses while a run needs one, deletes its files and ends the
-request. The manifest goes first, so a worker that repeats a disposal that was begun finds no
-savepoint any more, and deletes the rest.
+request. It deletes the manifest first. Another worker that continues the disposal finds no
+manifest, so it does not check again, and deletes the rest.
 
 The driver does not know labels: they are stored next to the points, and a new label touches no
 file. `requests.services` stores the label of a savepoint that is still to be taken.

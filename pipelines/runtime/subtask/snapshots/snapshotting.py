@@ -372,7 +372,10 @@ class SnapshotUpload:
         self._threads.submit(self._upload, gathered)
 
     def drop(self, gathered: Gathering) -> None:
-        """Releases a cut that is not uploaded. If that fails, the next upload fails too, aloud."""
+        """Releases a cut that is not uploaded.
+
+        An error is not reported here: the next upload meets the same write, and declines.
+        """
         if gathered.cut.has_copies:
             self._threads.submit(gathered.cut.release)
 

@@ -1,4 +1,4 @@
-"""The RocksDB backend keeps no copy of rows for a cut that nobody stores.
+"""The RocksDB backend keeps no copy of rows for a cut that no checkpoint stores.
 
 A cut queues a write to the local database, with a copy of the changed rows. Storing the state runs
 it. If no checkpoint stores the state, the subtask has to release the cut. Otherwise its slot would
