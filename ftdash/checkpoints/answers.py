@@ -46,7 +46,7 @@ class CheckpointRow:
     subtask_count: int
     reason_name: str  # Flink's name, empty unless failed
     reason_text: str  # Flink's sentence
-    message: str  # what happened in this case
+    message: str  # what more is known of this case
     path: str | None
     watermark_at: datetime | None
     counters: dict[str, int]

@@ -46,7 +46,7 @@ class Checkpoint(models.Model):
     acknowledged_count = models.PositiveIntegerField(default=0)
     subtask_count = models.PositiveIntegerField(default=0)
     reason_name = models.CharField(max_length=60, default="")  # CheckpointFailureReason's name
-    message = models.TextField(default="")
+    message = models.TextField(default="")  # empty if it says no more than the reason
     path = models.TextField(null=True)
     verified_at = models.DateTimeField(null=True)  # when its files were last found intact
     problem = models.TextField(default="")  # why it was refused at the last check

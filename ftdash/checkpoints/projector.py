@@ -123,7 +123,7 @@ class CheckpointFold:
         row.status = CheckpointStatus.FAILED
         row.failed_at = moment(envelope.at_ms)
         row.reason_name = event.reason.name
-        row.message = event.message
+        row.message = "" if event.message == row.reason_text else event.message
         row.request_id = row.request_id or event.request_id
 
     def _refusal(self, envelope: Envelope) -> Checkpoint:

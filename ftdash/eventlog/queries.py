@@ -223,12 +223,7 @@ def _checkpoint(row: Checkpoint) -> Told:
         if row.status == CheckpointStatus.DISCARDED
         else f"{CheckpointStatus(row.status).label}{took}"
     )
-    return Told(f"{row.kind.lower()}{name}", outcome, _why_it_failed(row))
-
-
-def _why_it_failed(row: Checkpoint) -> str:
-    """Returns the reason, then what happened in this case, as on the pages of checkpoints."""
-    return " ".join(dict.fromkeys(text for text in (row.reason_text, row.message) if text))
+    return Told(f"{row.kind.lower()}{name}", outcome, f"{row.reason_text} {row.message}".strip())
 
 
 def _superseded(row: SupersededOutput) -> Told:

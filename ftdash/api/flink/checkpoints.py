@@ -305,11 +305,10 @@ def _completed(found: MeasuredCheckpoint, tasks: Tasks) -> Completed:
 
 def _failed(found: MeasuredCheckpoint, tasks: Tasks) -> Failed:
     row = found.row
-    words = dict.fromkeys(text for text in (row.reason_text, row.message) if text)
     return Failed(
         **asdict(_common(found, tasks)),
         failure_timestamp=epoch_ms(row.failed_at),
-        failure_message=" ".join(words) or None,
+        failure_message=f"{row.reason_text} {row.message}".strip() or None,
     )
 
 
