@@ -5,6 +5,7 @@ one machine, on loopback, with nothing installed. Names start with FTDASH_.
 """
 
 import os
+import re
 import secrets
 import socket
 import sys
@@ -89,6 +90,15 @@ SECRET_VARIABLES = (
 )
 """Each may also come from a file or a credential (`secret_of`)."""
 
+NEVER_PASSED = frozenset(
+    (
+        *(name + end for name in SECRET_VARIABLES for end in ("", "_FILE")),
+        *("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"),
+        "FTDASH_FLINK_HEADER",
+    )
+)
+"""Variables that no process with an author's code gets, whatever the administrator allows."""
+
 
 def number_of(name: str, otherwise: float) -> float:
     given = os.environ.get(name) or otherwise
@@ -131,6 +141,30 @@ def made_once(name: str, make: Callable[[], str]) -> str:
 def names_of(variable: str) -> frozenset[str]:
     """Returns the names in an environment variable, which separates them by commas."""
     return frozenset(filter(None, map(str.strip, os.environ.get(variable, "").split(","))))
+
+
+def variables_of(name: str) -> frozenset[str]:
+    """Returns the names of variables, and beginnings with a `*`, in the variable `name`.
+
+    Raises:
+        ImproperlyConfigured: one of them is no name, or is a secret of the control plane.
+    """
+    for each in (found := names_of(name)):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", each):
+            raise ImproperlyConfigured(
+                f"{name} has {each!r}, which is no name of a variable; give names, separated by"
+                " commas, each with at most one * at its end."
+            )
+        if each in NEVER_PASSED:
+            raise ImproperlyConfigured(
+                f"{name} has {each}, a secret of the control plane, which no pipeline gets; remove"
+                " it, and give pipelines a variable of their own."
+            )
+    return found
+
+
+PIPELINE_VARIABLES = variables_of("FTDASH_PIPELINE_VARIABLES")
+"""What the administrator adds to the variables that processes with authors' code get."""
 
 
 try:
@@ -599,7 +633,7 @@ LAB_COMMAND = [sys.executable, "-m", "pipelines.lab", "--json"]
 LAB_KEEPER_COMMAND = [*MANAGE_COMMAND, "carry_out", "lab"]
 STATE_COMMAND = [sys.executable, "-m", "pipelines.spark.questions", "state"]
 REPARTITION_COMMAND = [sys.executable, "-m", "pipelines.spark.questions", "partitions"]
-DRIVER_COMMAND = [sys.executable, "-m", "pipelines.spark.driver"]
+DRIVER_COMMAND = [sys.executable, "-m", "pipelines.spark.driver", "--redis-on-stdin"]
 PACKAGE_BYTES_MAX = 64 << 20
 """The size limit of a wheel that is uploaded on a page; a command accepts larger ones."""
 

@@ -49,6 +49,7 @@ def main() -> None:
     # Django reads its settings once, when it loads, so the home has to come first.
     os.environ |= environment_of(home, os.getpid(), os.environ)
     os.environ["FTDASH_STORAGE_ROOTS"] = str(home)
+    os.environ["FTDASH_PIPELINE_VARIABLES"] = "FTDASH_DRILL_*"
     if options.without_spark:
         os.environ["DJANGO_SETTINGS_MODULE"] = OWN_SETTINGS
     django.setup()

@@ -19,7 +19,7 @@ from django.utils import timezone
 from bench.benchmark import progress
 from bench.drill.flow import FLOW, KAFKA, POSTGRES, REDIS
 from ftdash.embedded.demo import Account, provide_accounts, provision, start
-from ftdash.embedded.installation import free_port, own_token
+from ftdash.embedded.installation import free_port, own_mark
 from ftdash.embedded.outcome import Console
 from ftdash.embedded.stack import web_address
 from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, Supervisor, wait_until
@@ -89,7 +89,7 @@ def installation(home: Path, needs: Collection[str]) -> Iterator[Installation]:
     with ExitStack() as stack:
         servers = _servers(stack, home, needs)
         console = Console()
-        ledger = Ledger(home / LEDGER_NAME, own_token())
+        ledger = Ledger(home / LEDGER_NAME, own_mark())
         provision(console)
         supervisor = stack.enter_context(Supervisor(ledger, home / "logs", progress))
         port = free_port()

@@ -55,6 +55,7 @@ def main() -> int:
     # Django reads its settings once, when it loads, so the home has to come first.
     os.environ |= environment_of(home, os.getpid(), os.environ)
     os.environ["FTDASH_STORAGE_ROOTS"] = f"{home},s3://{BUCKET}"
+    os.environ["FTDASH_PIPELINE_VARIABLES"] = "FTDASH_DRILL_*"
     left_out = {
         "clocks of C": "libfaketime makes Python's sleep fail, so only Python's clock is stepped",
     }

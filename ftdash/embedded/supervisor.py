@@ -5,9 +5,10 @@ once the owner is gone, for whatever reason: `python -m ftdash.embedded.supervis
 process of its own, which waits on a pipe that only the owner holds open. A closed pipe means that
 the owner has ended, even by SIGKILL.
 
-Two marks find a process. Every process inherits a token in its environment, no matter which process
-started it (drivers, their Java and its Python workers too). Direct children are also recorded by
-process id and start time, because a Redis server overwrites the memory that shows its environment.
+A process is found in two ways. Every process inherits a mark in its environment, no matter which
+process started it (drivers, their Java and its Python workers too); the mark opens nothing. Direct
+children are also recorded by process id and start time, because a Redis server overwrites the
+memory that shows its environment.
 The owner locks the file of records while it lives, which also keeps two installations out of one
 home.
 """
@@ -34,7 +35,7 @@ from pipelines.domain.errors import Rejected
 LEDGER_NAME = "processes.jsonl"
 """The file's name in the home of an installation."""
 
-TOKEN_VARIABLE = "FTDASH_EMBEDDED_TOKEN"
+MARK_VARIABLE = "FTDASH_EMBEDDED_MARK"
 ENDING_GRACE_S = 3.0
 ENDING_ROUNDS_MAX = 10  # a process that is ending may just have started another one
 
@@ -44,15 +45,15 @@ class StartedProcess(msgspec.Struct, frozen=True):
     create_time: float  # distinguishes this process from a later one with the same id
 
 
-class LedgerHead(msgspec.Struct, frozen=True):
-    token: str
+class LedgerHead(msgspec.Struct, frozen=True, rename={"mark": "token"}):  # its name in old ledgers
+    mark: str
     owner_pid: int
 
 
 class Ledger:
     """The owner's side: locks the ledger and appends every start."""
 
-    def __init__(self, path: Path, token: str) -> None:
+    def __init__(self, path: Path, mark: str) -> None:
         """Raises Rejected while another owner lives. Ends what a dead owner left running."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
@@ -60,7 +61,7 @@ class Ledger:
         self._lock()
         end_all(path)
         self._file.truncate(0)
-        self._append(LedgerHead(token, os.getpid()))
+        self._append(LedgerHead(mark, os.getpid()))
 
     def record(self, pid: int) -> None:
         self._append(StartedProcess(pid, psutil.Process(pid).create_time()))
@@ -86,7 +87,7 @@ class Ledger:
         self._file.flush()
 
 
-def new_token() -> str:
+def new_mark() -> str:
     return secrets.token_hex(16)
 
 
@@ -105,13 +106,13 @@ def living(path: Path, *, spare: frozenset[int] = frozenset()) -> list[psutil.Pr
     if head is None:
         return []
     recorded = {(each.pid, each.create_time) for each in started}
-    # The owner carries the token too; while it ends in order, it must not be cut short.
+    # The owner carries the mark too; while it ends in order, it must not be cut short.
     spare = spare | {os.getpid(), head.owner_pid}
     return [
         process
         for process in running_processes()
         if process.pid not in spare
-        and ((process.pid, process.create_time()) in recorded or has_token(process, head.token))
+        and ((process.pid, process.create_time()) in recorded or has_mark(process, head.mark))
     ]
 
 
@@ -124,10 +125,10 @@ def running_processes() -> Iterator[psutil.Process]:
             continue
 
 
-def has_token(process: psutil.Process, token: str) -> bool:
+def has_mark(process: psutil.Process, mark: str) -> bool:
     try:
         environment: dict[str, str] = process.environ()
-        return environment.get(TOKEN_VARIABLE) == token
+        return environment.get(MARK_VARIABLE) == mark
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return False
 

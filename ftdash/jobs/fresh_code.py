@@ -5,25 +5,18 @@ would keep that version of it, so each calls `stay` when it begins. A web server
 Django is loaded: nothing that needs models may be imported here.
 """
 
-import os
 from typing import TYPE_CHECKING, TypeVar
 
 from django.conf import settings as configuration
+
+from ftdash.jobs.author_environment import environment_of_authors
 
 if TYPE_CHECKING:
     from pipelines.points.code_process import Question
 
 T = TypeVar("T")
 
-SECRETS = frozenset(name + end for name in configuration.SECRET_VARIABLES for end in ("", "_FILE"))
-"""Variables with which the control plane signs, or opens its own servers."""
-
 _staying: list[bool] = []
-
-
-def environment_of_authors() -> dict[str, str]:
-    """Returns this process's environment without its secrets, for one that runs authors' code."""
-    return {name: value for name, value in os.environ.items() if name not in SECRETS}
 
 
 def stay() -> None:

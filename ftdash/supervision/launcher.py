@@ -8,6 +8,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -15,11 +16,10 @@ import psutil
 from django.conf import settings
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
+from ftdash.jobs.author_environment import environment_of_authors
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.fresh_code import environment_of_authors
 from ftdash.jobs.models import Run
 from ftdash.supervision import java
-from pipelines.bus.announce import REDIS_URL_VARIABLE
 from pipelines.bus.lease import Owner
 from pipelines.disk.files import create_if_absent
 from pipelines.domain.commands import STARTS, UndoStart
@@ -43,10 +43,10 @@ def start_driver(run: Run, *, waited_ms: float = 0.0) -> psutil.Process:
     """
     directory = run_directory(run)
     create_if_absent(directory.spec_file, msgspec.json.encode(_spec(run)))
-    with directory.driver_log.open("ab") as log_file:
+    with directory.driver_log.open("ab") as log_file, _pipe_with(settings.REDIS_URL) as address:
         driver = subprocess.Popen(
             [*settings.DRIVER_COMMAND, str(directory.path)],
-            stdin=subprocess.DEVNULL,
+            stdin=address,
             stdout=log_file,
             stderr=subprocess.STDOUT,
             cwd=settings.BASE_DIR,
@@ -56,6 +56,19 @@ def start_driver(run: Run, *, waited_ms: float = 0.0) -> psutil.Process:
     # Only a wait removes a dead child from the process table.
     threading.Thread(target=driver.wait, name=f"reap-{driver.pid}", daemon=True).start()
     return psutil.Process(driver.pid)
+
+
+@contextmanager
+def _pipe_with(text: str) -> Iterator[int]:
+    """Gives the reading end of a pipe from which `text` can be read once.
+
+    Environments and arguments of a process can be read as long as it lives.
+    """
+    reading, writing = os.pipe()
+    with os.fdopen(reading):
+        with os.fdopen(writing, "w") as end:
+            end.write(text)  # an address fits into the pipe, so this waits for no reader
+        yield reading
 
 
 def kill_driver(owner: Owner) -> bool:
@@ -161,11 +174,9 @@ def _requester(run: Run) -> str:
 
 
 def _environment(run: Run) -> dict[str, str]:
-    """The driver takes the address of Redis out before an author's code is imported."""
     return {
         **environment_of_authors(),
         **java.environment(),
-        REDIS_URL_VARIABLE: settings.REDIS_URL,
         RUN_ID_VARIABLE: run.run_id,
         FAULT_PERMISSION: str(int(run.pipeline.allows_faults)),
         "PYTHONPATH": os.pathsep.join(

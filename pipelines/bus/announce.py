@@ -4,7 +4,6 @@ Nothing depends on it: the journal holds the events, and each waiter also polls 
 announcement may be lost, and its sender must never wait for it.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,6 @@ from pipelines.domain.ids import RunId
 
 STREAM = "ftdash:news"
 STREAM_LENGTH_MAX = 1000
-REDIS_URL_VARIABLE = "FTDASH_REDIS_URL"
 TIMEOUT_S = 0.5
 PAUSE_AFTER_FAILURE_S = 1.0
 
@@ -143,9 +141,8 @@ def _last_id(answer: Any) -> bytes:
 
 
 @contextmanager
-def announcer_from_environment() -> Iterator[Callable[[RunId, int], None]]:
-    """Takes the address out of the environment: neither an author's code nor a slot gets it."""
-    url = os.environ.pop(REDIS_URL_VARIABLE, None)
+def open_announcer(url: str) -> Iterator[Callable[[RunId, int], None]]:
+    """An empty `url` means that there is no Redis."""
     if not url:
         yield announce_nothing
         return

@@ -1,9 +1,9 @@
 """The specification of a run, where its files are, and how its processes communicate.
 
 The control plane writes `run.json` before it starts a driver with `python -m pipelines.spark.driver
-RUN_DIR`; nothing else is passed between the two. It names the values of the pipeline's parameters
-and the author's package that the run executes, which every manifest names too. So a point says
-which code wrote it.
+RUN_DIR`, and hands it the address of Redis; nothing else is passed between the two. The file names
+the values of the pipeline's parameters and the author's package that the run executes, which every
+manifest names too. So a point says which code wrote it.
 
 The run's own directory (journal, lease, requests) is always on a shared file system. About once a
 second, the driver shows there that it is alive and makes progress. Snapshots lie at a path or a

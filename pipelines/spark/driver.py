@@ -1,4 +1,4 @@
-"""The driver process: `python -m pipelines.spark.driver RUN_DIR`.
+"""The driver process: `python -m pipelines.spark.driver [--redis-on-stdin] RUN_DIR`.
 
 Takes the lease of the run, starts Spark and hosts the job master until the run is over. Exit status
 0: the run finished, was stopped or cancelled. 1: it failed. 3: another driver holds the lease, from
@@ -38,7 +38,15 @@ log = logging.getLogger("ftdash.driver")
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run one pipeline run until it is over.")
     parser.add_argument("run_directory", type=Path, help="directory that holds run.json")
-    directory = RunDirectory(parser.parse_args().run_directory)
+    parser.add_argument(
+        "--redis-on-stdin",
+        action="store_true",
+        help="read the address of the Redis to announce to from standard input, up to its end",
+    )
+    given = parser.parse_args()
+    directory = RunDirectory(given.run_directory)
+    # It holds a password, so neither the arguments nor the environment may show it.
+    redis_url = sys.stdin.read() if given.redis_on_stdin else ""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         lease = Lease.acquire(directory)
@@ -48,7 +56,7 @@ def main() -> int:
     try:
         with lease:
             open_stages = partial(spark_stages, directory)
-            status = drive(directory, lease, open_stages, end_at_once)
+            status = drive(directory, lease, open_stages, end_at_once, redis_url=redis_url)
     except LeaseLost as lost:
         end_at_once(lost)
     except Retryable as away:

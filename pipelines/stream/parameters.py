@@ -30,6 +30,9 @@ SECRET_FORMS = "env:NAME, file:PATH or credential:NAME"
 CREDENTIALS = "CREDENTIALS_DIRECTORY"
 """systemd sets this variable for a service with `LoadCredential=`."""
 
+ALLOWING = "FTDASH_PIPELINE_VARIABLES"
+"""The variable in which an administrator names what drivers get from the control plane."""
+
 Declared = TypeVar("Declared")
 
 
@@ -72,7 +75,10 @@ class Secret:
 
 def _of_environment(name: str, what: str) -> str:
     if name not in os.environ:
-        raise Rejected(f"The environment variable {name}, {what}, is unset.")
+        raise Rejected(
+            f"The environment variable {name}, {what}, is unset in this process. Set it where the"
+            f" workers of ftdash start, and name it in {ALLOWING}: only then a driver gets it."
+        )
     return os.environ[name]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ftdash.embedded.check import DashboardClient
 from ftdash.embedded.demo import Account
-from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, living, new_token, wait_until
+from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, living, new_mark, wait_until
 from tests.integration.demonstration import ROOT, Demo
 from tests.new_home import new_home, without_documentation
 
@@ -56,7 +56,7 @@ def test_a_signal_ends_every_process_of_a_background_demonstration(home: Path) -
 def test_leftover_processes_of_a_demonstration_end_with_its_block(home: Path) -> None:
     """The demonstration only prints its help; its ledger names a process of this test."""
     with Demo(home, signal.SIGUSR1, "--help"):
-        ledger = Ledger(home / LEDGER_NAME, new_token())
+        ledger = Ledger(home / LEDGER_NAME, new_mark())
         left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         ledger.record(left.pid)
         assert len(living(home / LEDGER_NAME)) == 1

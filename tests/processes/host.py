@@ -53,6 +53,7 @@ OWN = {
     "sleepy": "tests.processes.sleepy",
     "growing": "tests.processes.growing",
     "secretive": "tests.processes.secretive",
+    "environments": "tests.processes.environments",
     "timed": "tests.processes.timed",
     "poisoned": "tests.processes.poisoned",
     "dead_letters": "tests.processes.dead_letters",
@@ -204,11 +205,11 @@ def _driver_main(path: str, environment: dict[str, str]) -> None:
     drive_to_the_end(directory)
 
 
-def drive_to_the_end(directory: RunDirectory) -> NoReturn:
+def drive_to_the_end(directory: RunDirectory, redis_url: str = "") -> NoReturn:
     """Drives the run to its end, and ends this process."""
     try:
         with Lease.acquire(directory) as lease:
-            status = drive(directory, lease, plain_stages, end_at_once)
+            status = drive(directory, lease, plain_stages, end_at_once, redis_url=redis_url)
     except LeaseLost as lost:
         end_at_once(lost)
     except LeaseHeld as held:

@@ -79,6 +79,7 @@ class Installation:
         self._environment = {
             **os.environ,
             "FTDASH_HOME": str(home),
+            "FTDASH_PIPELINE_VARIABLES": "FTDASH_HOME",  # `kill_all` finds drivers by it
             "DJANGO_SETTINGS_MODULE": "tests.processes.upgrade_settings",
         }
 

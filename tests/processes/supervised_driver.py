@@ -25,4 +25,4 @@ if __name__ == "__main__":
     directory = RunDirectory(Path(sys.argv[1]))
     log_to(directory)
     send_code(directory)
-    drive_to_the_end(directory)
+    drive_to_the_end(directory, sys.stdin.read())

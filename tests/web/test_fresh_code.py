@@ -1,10 +1,12 @@
 """A long-lived server tells the truth about code that has changed since it started."""
 
+import ast
 import os
 import sys
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -31,6 +33,7 @@ from pipelines.points import code_process
 from pipelines.points.code_process import MayRestore
 from pipelines.points.verdict import Check, Finding, Outcome, Verdict
 from pipelines.storage.filesystem import FileSystemCheckpointStore
+from tests.planted_variables import OWN, plant, unexpected
 from tests.unit.points.stored_views import FLOW, publish_views, write_events
 from tests.web.journals import Story, new_run
 from tests.web.page_words import words_in
@@ -265,19 +268,23 @@ def test_hanging_code_is_ended_after_the_timeout(
 
 
 @pytest.mark.usefixtures("stays")
-def test_an_authors_code_gets_no_secret_of_the_control_plane(
-    edit: Edit, monkeypatch: pytest.MonkeyPatch
+def test_code_that_is_inspected_reads_allowed_variables_only(
+    edit: Edit, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
-    for name in fresh_code.SECRETS:
-        monkeypatch.setenv(name, "opensesame")
-    told = 'raise LookupError([each for each in os.environ.values() if each == "opensesame"])'
-    edit("import pyarrow as pa", f"import os\nimport pyarrow as pa\n{told}")
+    plant(monkeypatch, settings)
+    told = 'raise LookupError(open("/proc/self/environ").read().split(chr(0)))'
+    edit("import pyarrow as pa", f"{told}\nimport pyarrow as pa")
 
-    with pytest.raises(BrokenCode, match=r"LookupError: \[\]"):
+    with pytest.raises(BrokenCode, match="LookupError") as refused:
         fresh_code.answer(
             code_process.ItsParameters(flow=FLOW, jobs_root="/nowhere"),
             list[code_process.Parameter],
         )
+
+    told_variables = refused.value.traceback.partition("LookupError: ")[2].strip()
+    variables = ast.literal_eval(told_variables)
+    assert unexpected({each.partition("=")[0] for each in variables if each}) == set()
+    assert f"{OWN}=an author's own" in variables
 
 
 def afresh(asked: code_process.ItsParameters) -> list:

@@ -25,7 +25,6 @@ from ftdash.deployment import doctor
 from ftdash.deployment.models import KeyMark
 from ftdash.deployment.starting import NAMES, obstacle
 from ftdash.embedded.installation import LOOPBACK, free_port
-from ftdash.jobs.fresh_code import environment_of_authors
 from tests.java_programs import JavaProgram
 from tests.new_home import new_home
 from tests.postgres_server import ROLE, PostgresServer, as_user, hand_over
@@ -211,6 +210,7 @@ def old_postgres() -> Iterator[str]:
         ("worker", "FTDASH_REDIS_URL", f"http://{SECRET}", "REDIS_URL is no address of Redis"),
         ("beat", "FTDASH_MAIL_PORT", "smtp", "FTDASH_MAIL_PORT is smtp; give a number"),
         ("web", "FTDASH_SECRET_KEY_FILE", "/nowhere/key", "SECRET_KEY_FILE names /nowhere/key"),
+        ("worker", "FTDASH_PIPELINE_VARIABLES", "FTDASH_SECRET_KEY", "which no pipeline gets"),
     ],
 )
 def test_an_invalid_setting_ends_each_process_with_one_line(
@@ -348,13 +348,3 @@ def test_processes_that_start_together_have_one_secret_key(
     assert configuration.secret_key() == "of the second"
     assert of_second == ["of the second"]
     assert (tmp_path / "secret_key").stat().st_mode & 0o077 == 0
-
-
-def test_an_authors_code_gets_neither_a_secret_nor_its_file(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in configuration.SECRET_VARIABLES:
-        monkeypatch.setenv(name, SECRET)
-        monkeypatch.setenv(f"{name}_FILE", SECRET)
-
-    assert SECRET not in environment_of_authors().values()

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from django.conf import settings as configuration
 from django.utils import timezone
 
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.fresh_code import SECRETS
 from ftdash.jobs.models import DesiredState, Request, RequestPhase, Run
 from ftdash.metrics.models import Heartbeat
 from ftdash.projection.projector import Projector
@@ -105,23 +103,6 @@ def test_a_driver_outlives_its_worker_and_leaves_no_zombie() -> None:
     os.kill(pid, signal.SIGKILL)
 
     wait_until(lambda: not psutil.pid_exists(pid))
-
-
-def test_a_driver_gets_no_secret_of_the_control_plane_but_the_redis_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in SECRETS:
-        monkeypatch.setenv(name, "opensesame")
-    monkeypatch.setenv("PRICES_TOKEN", "an author's own")
-    run = new_run()
-
-    supervision.supervise_run(run.pk)
-    wait_until(lambda: is_running(run))
-
-    environment = psutil.Process(owner_pid(run)).environ()
-    assert environment.keys() & set(SECRETS) == {"FTDASH_REDIS_URL"}
-    assert environment["FTDASH_REDIS_URL"] == configuration.REDIS_URL
-    assert environment["PRICES_TOKEN"] == "an author's own"
 
 
 def test_a_killed_driver_is_replaced_in_the_same_run() -> None:

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import msgspec
 
-from pipelines.bus.announce import announcer_from_environment
+from pipelines.bus.announce import open_announcer
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter, last_event
 from pipelines.bus.lease import Lease, LeaseLost
@@ -105,13 +105,15 @@ def drive(
     lease: Lease,
     open_stages: OpenStages,
     on_lost: Callable[[LeaseLost], None] = _leave_to_the_loop,
+    *,
+    redis_url: str = "",
 ) -> JobStatus:
     """Returns once the run is over. A run that cannot start as requested is FAILED, and its journal
     says why. A run that was over before does not begin again, and its journal gets no new line.
 
     Calls `on_lost` on another thread as soon as another driver has the run. A process that only
     drives this run ends itself there (`end_at_once`): it may have been stopped in the middle of
-    anything.
+    anything. If there is a `redis_url`, the growth of the journal is announced there.
 
     Raises LeaseLost if another driver has taken the run over; nothing of this driver runs then.
     Raises Retryable if a system that a run in progress needs does not answer: try again later.
@@ -126,7 +128,7 @@ def drive(
     with (
         kept_log(directory, lambda: fence.current, lease.check_held) as run_log,
         SignsOfLife(lease, loop, on_lost),
-        announcer_from_environment() as announce,
+        open_announcer(redis_url) as announce,
         JournalWriter(directory, run_id, clock, announce, lease.check_held) as journal,
     ):
         try:

@@ -1,6 +1,5 @@
 """Announcements: they wake the reader, and never hold up the sender."""
 
-import os
 import subprocess
 import threading
 import time
@@ -14,14 +13,13 @@ import redis
 from ftdash.embedded.installation import find_redis_server
 from pipelines.bus import announce
 from pipelines.bus.announce import (
-    REDIS_URL_VARIABLE,
     STREAM,
     STREAM_LENGTH_MAX,
     AnnouncerStatistics,
     NewsWaiter,
     RedisAnnouncer,
     announce_nothing,
-    announcer_from_environment,
+    open_announcer,
 )
 from pipelines.domain.ids import RunId
 from tests.polling import wait_until, wait_until_asleep_in
@@ -77,13 +75,9 @@ def test_news_between_two_waits_is_not_lost(server: "RealRedis") -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("patient")
-def test_the_last_announcements_of_a_driver_are_sent_before_it_exits(
-    server: "RealRedis", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_announcements_of_a_driver_are_sent_before_it_exits(server: "RealRedis") -> None:
     for sequence in range(1, 21):
-        monkeypatch.setenv(REDIS_URL_VARIABLE, server.url)
-        with announcer_from_environment() as announce:
-            assert REDIS_URL_VARIABLE not in os.environ  # an author's code would find it there
+        with open_announcer(server.url) as announce:
             announce(RUN, sequence)
 
     with redis.Redis.from_url(server.url) as client:
@@ -218,10 +212,8 @@ def test_the_stream_stays_short(server: "RealRedis") -> None:
     announcer.close()
 
 
-def test_a_run_without_redis_announces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FTDASH_REDIS_URL", raising=False)
-
-    with announcer_from_environment() as announce:
+def test_a_run_without_redis_announces_nothing() -> None:
+    with open_announcer("") as announce:
         assert announce is announce_nothing
 
 

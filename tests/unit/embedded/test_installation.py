@@ -5,10 +5,10 @@ from pathlib import Path
 
 from ftdash.embedded import installation
 from ftdash.embedded.installation import environment_of
-from ftdash.embedded.supervisor import TOKEN_VARIABLE
+from ftdash.embedded.supervisor import MARK_VARIABLE
 
 
-def test_an_installation_has_its_home_token_and_redis(monkeypatch) -> None:
+def test_an_installation_has_its_home_mark_and_redis(monkeypatch) -> None:
     environment = environment_of(Path("/somewhere"), os.getpid(), {"PATH": "/bin"})
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -16,7 +16,7 @@ def test_an_installation_has_its_home_token_and_redis(monkeypatch) -> None:
     assert environment["FTDASH_HOME"] == "/somewhere"
     assert environment["PATH"] == "/bin"
     assert installation.is_entered()
-    assert installation.own_token() == environment[TOKEN_VARIABLE]
+    assert installation.own_mark() == environment[MARK_VARIABLE]
     assert installation.own_redis().url == environment["FTDASH_REDIS_URL"]
 
 
@@ -35,7 +35,7 @@ def test_an_installation_inside_another_shares_nothing_with_it() -> None:
     outer = environment_of(Path("/outer"), 1, {})
     inner = environment_of(Path("/inner"), 2, outer)
 
-    for name in ("FTDASH_HOME", TOKEN_VARIABLE, "FTDASH_REDIS_URL", "FTDASH_EMBEDDED_OWNER"):
+    for name in ("FTDASH_HOME", MARK_VARIABLE, "FTDASH_REDIS_URL", "FTDASH_EMBEDDED_OWNER"):
         assert inner[name] != outer[name]
 
 

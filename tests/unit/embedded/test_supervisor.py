@@ -12,8 +12,8 @@ import pytest
 
 from ftdash.embedded import supervisor as ledgers
 from ftdash.embedded.supervisor import (
+    MARK_VARIABLE,
     RESTARTS_MAX,
-    TOKEN_VARIABLE,
     Ledger,
     Service,
     Supervisor,
@@ -103,8 +103,8 @@ def test_a_process_that_ignores_the_request_to_end_is_killed(home: Path, ledger)
         assert not is_alive(stubborn)
 
 
-def test_killing_the_owner_ends_all_its_processes(home: Path, token: str) -> None:
-    owner = start_owner(home, token)
+def test_killing_the_owner_ends_all_its_processes(home: Path, mark: str) -> None:
+    owner = start_owner(home, mark)
     wait_until((home / "owner-is-ready").exists, within_s=60, otherwise=lambda: "no owner")
     assert len(ledgers.living(home / "ledger")) >= 3  # maker, orphan, and the guardian
 
@@ -118,8 +118,8 @@ def test_killing_the_owner_ends_all_its_processes(home: Path, token: str) -> Non
     )
 
 
-def test_an_orderly_shutdown_is_not_cut_short_by_the_guardian(home: Path, token: str) -> None:
-    owner = start_owner(home, token)
+def test_an_orderly_shutdown_is_not_cut_short_by_the_guardian(home: Path, mark: str) -> None:
+    owner = start_owner(home, mark)
     wait_until((home / "owner-is-ready").exists, within_s=60, otherwise=lambda: "no owner")
 
     said, _ = owner.communicate(b"end\n", timeout=60)
@@ -129,8 +129,8 @@ def test_an_orderly_shutdown_is_not_cut_short_by_the_guardian(home: Path, token:
     assert ledgers.living(home / "ledger") == []
 
 
-def test_the_next_start_ends_what_a_killed_owner_and_guardian_left(home: Path, token: str) -> None:
-    owner = start_owner(home, token)
+def test_the_next_start_ends_what_a_killed_owner_and_guardian_left(home: Path, mark: str) -> None:
+    owner = start_owner(home, mark)
     wait_until((home / "owner-is-ready").exists, within_s=60, otherwise=lambda: "no owner")
     orphan = psutil.Process(int((home / "orphan").read_text()))
     for process in [*psutil.Process(owner.pid).children(), psutil.Process(owner.pid)]:
@@ -138,14 +138,14 @@ def test_the_next_start_ends_what_a_killed_owner_and_guardian_left(home: Path, t
     owner.wait()
     assert is_alive(orphan)
 
-    Ledger(home / "ledger", ledgers.new_token()).close()
+    Ledger(home / "ledger", ledgers.new_mark()).close()
 
     assert not is_alive(orphan)
 
 
 def test_a_second_owner_of_the_same_home_is_refused(home: Path, ledger) -> None:
     with pytest.raises(Rejected, match=rf"in use by process {os.getpid()}; .* with --home"):
-        Ledger(ledger.path, ledgers.new_token())
+        Ledger(ledger.path, ledgers.new_mark())
 
 
 def test_a_child_that_dies_is_started_again(home: Path, ledger) -> None:
@@ -238,15 +238,15 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def token(monkeypatch) -> str:
-    token = ledgers.new_token()
-    monkeypatch.setenv(TOKEN_VARIABLE, token)
-    return token
+def mark(monkeypatch) -> str:
+    mark = ledgers.new_mark()
+    monkeypatch.setenv(MARK_VARIABLE, mark)
+    return mark
 
 
 @pytest.fixture
-def ledger(home: Path, token: str) -> Iterator[Ledger]:
-    ledger = Ledger(home / "ledger", token)
+def ledger(home: Path, mark: str) -> Iterator[Ledger]:
+    ledger = Ledger(home / "ledger", mark)
     yield ledger
     ledgers.end_all(ledger.path)
     ledger.close()
@@ -266,8 +266,8 @@ def orphan_maker(home: Path) -> Service:
     return service("maker", ORPHAN_MAKER, str(orphan), SLEEPER, is_ready=orphan.exists)
 
 
-def start_owner(home: Path, token: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-c", OWNER, str(home), token, ORPHAN_MAKER, SLEEPER]
+def start_owner(home: Path, mark: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-c", OWNER, str(home), mark, ORPHAN_MAKER, SLEEPER]
     return subprocess.Popen(
         command,
         env=os.environ | {"DJANGO_SETTINGS_MODULE": "ftdash.settings"},

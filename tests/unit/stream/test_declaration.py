@@ -101,8 +101,9 @@ def test_a_secret_is_read_from_its_place_and_never_shown(
     assert Secret("env:PRICES").reveal() == "hunter3"
     assert repr(Secret("env:PRICES")) == "Secret(reference='env:PRICES')"
     monkeypatch.delenv("PRICES")
-    with pytest.raises(Rejected, match="environment variable PRICES, which keeps a secret, is uns"):
+    with pytest.raises(Rejected, match="variable PRICES, which keeps a secret, is unset") as unset:
         Secret("env:PRICES").reveal()
+    assert "name it in FTDASH_PIPELINE_VARIABLES" in str(unset.value)
     with pytest.raises(Rejected, match="cannot be read: No such file"):
         Secret(f"file:{tmp_path}/nowhere").reveal()
 

@@ -18,7 +18,7 @@ from ftdash.embedded.checked import checked
 from ftdash.embedded.demo import Demonstration, DemoOptions, FlightDelays, run_demo
 from ftdash.embedded.outcome import Console, end_when_asked
 from ftdash.embedded.page_views import VIEWS_PER_S, PageViews
-from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, new_token
+from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, new_mark
 from pipelines.domain.errors import Rejected
 from pipelines.flows.page_view_feed import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 
@@ -129,7 +129,7 @@ def delete_home(home: Path) -> None:
     if any(home.iterdir()) and not ledger.is_file():
         raise CommandError(f"{home} is not the home of a demonstration and is not deleted.")
     try:
-        Ledger(ledger, new_token()).close()
+        Ledger(ledger, new_mark()).close()
     except Rejected as refusal:
         raise CommandError(str(refusal)) from refusal
     shutil.rmtree(home)
