@@ -22,10 +22,10 @@ from django.utils import timezone
 from ftdash.checkpoints.models import Audit
 from ftdash.checkpoints.queries.guarantee import is_silent
 from ftdash.errands import Errand, isolated, publish_on_commit
+from ftdash.jobs.author_environment import environment_of_authors
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, Run
 from ftdash.requests.asking import pipeline_named
-from pipelines.bus.journal import JournalCutShort, UndecodableEvent
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import RunDirectory
 
@@ -76,9 +76,9 @@ def start_forgotten() -> None:
 
 
 def carry_out(audit_key: int) -> None:
-    """Runs in the audit's process: reads, compares, and stores the findings."""
-    # These imports load Arrow and the flow, which the rest of the control plane does not need.
-    from pipelines.audit.auditor import audit
+    """Runs in the audit's process: has the run read and compared, and stores the findings."""
+    # These imports load Arrow, which the rest of the control plane does not need.
+    from pipelines.audit.audit_process import audit_afresh
     from pipelines.audit.report import sentences
 
     row = Audit.objects.select_related("run__pipeline").get(pk=audit_key)
@@ -89,8 +89,10 @@ def carry_out(audit_key: int) -> None:
 
     with signs_of_life(audit_key):
         try:
-            report = audit(run_directory(row.run), tell)
-        except (Rejected, UndecodableEvent, JournalCutShort) as problem:
+            report = audit_afresh(
+                run_directory(row.run), tell, settings.BASE_DIR, environment_of_authors()
+            )
+        except Rejected as problem:
             end(row, problem=str(problem))
         except Exception as error:
             end(row, problem=f"It failed with {type(error).__name__}; see audit.log of the run.")

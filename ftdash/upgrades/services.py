@@ -8,6 +8,7 @@ No task waits. The new code is checked in a process of its own, because its impo
 import subprocess
 import threading
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -210,7 +211,9 @@ def _is_checking(row: Upgrade) -> bool:
     if process is None:
         return not checker.is_here and not is_late
     if is_late:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # the next round looks again
+            for each in (*process.children(), process):  # a child reads the code
+                each.kill()
     return not is_late
 
 

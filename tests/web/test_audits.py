@@ -1,8 +1,11 @@
 """Audits from the page: one at a time, carried out by a process, stored in a row."""
 
+import ast
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from django.db.models import F
 from django.utils import timezone
@@ -14,9 +17,12 @@ from ftdash.checkpoints.queries.guarantee import SILENT_AFTER, AuditState, Audit
 from ftdash.checkpoints.queries.guarantee import audits as audit_views
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, Run
-from pipelines.audit import auditor
+from ftdash.supervision.launcher import _spec
+from pipelines.audit import audit_process, auditor
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import RunDirectory
+from pipelines.flows.finding import VARIABLE
+from tests.planted_variables import OWN, plant, unexpected
 from tests.web.audit_reports import NOT_PROVEN, PROVEN, report_of
 from tests.web.journals import new_run
 
@@ -107,12 +113,12 @@ def test_an_audit_reports_its_steps_and_stores_its_report(
 ) -> None:
     steps = []
 
-    def audit(directory: RunDirectory, tell: auditor.Tell) -> object:
+    def audit(run: RunDirectory, tell: auditor.Tell, *_: object) -> object:
         tell("reading the ledger")
         steps.append((newest().step, newest().state))
         return report_of(PROVEN)
 
-    monkeypatch.setattr(auditor, "audit", audit)
+    monkeypatch.setattr(audit_process, "audit_afresh", audit)
     before = Pipeline.objects.get(name=NAME).version
 
     carry_out()
@@ -129,7 +135,7 @@ def test_an_audit_reports_its_steps_and_stores_its_report(
 def test_a_difference_ends_the_audit_as_different(
     run: Run, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auditor, "audit", lambda *_: report_of(NOT_PROVEN))
+    monkeypatch.setattr(audit_process, "audit_afresh", lambda *_: report_of(NOT_PROVEN))
 
     carry_out()
 
@@ -153,7 +159,7 @@ def test_a_failed_audit_says_why(
     def refuse(*_: object) -> object:
         raise problem
 
-    monkeypatch.setattr(auditor, "audit", refuse)
+    monkeypatch.setattr(audit_process, "audit_afresh", refuse)
 
     if isinstance(problem, Rejected):
         carry_out()
@@ -162,6 +168,31 @@ def test_a_failed_audit_says_why(
             carry_out()
 
     assert (newest().state, newest().problem) == (AuditState.IMPOSSIBLE, said)
+
+
+@pytest.mark.slow
+def test_an_audit_runs_the_authors_code_with_allowed_variables_only(
+    site: Path, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    plant(monkeypatch, settings)
+    monkeypatch.setenv(VARIABLE, "telling=telling:FLOW")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    (site / "telling.py").write_text(
+        "import os\nprint('an author prints')\nraise LookupError(sorted(os.environ))\n"
+    )
+    Pipeline.objects.create(name="telling", flow="telling", created_at=timezone.now())
+    run = new_run("telling", settings={}, parameters={})
+    directory = run_directory(run)
+    directory.path.mkdir(parents=True)
+    directory.spec_file.write_bytes(msgspec.json.encode(_spec(run)))
+    directory.journal_file.touch()
+
+    key = audits.ask("telling", "ada")
+    audits.carry_out(key)
+
+    problem = Audit.objects.get(pk=key).problem
+    names = set(ast.literal_eval(problem.partition("LookupError: ")[2].partition("]")[0] + "]"))
+    assert (unexpected(names), OWN in names) == (set(), True)
 
 
 def test_a_silent_audit_counts_as_interrupted_and_another_may_start(
@@ -182,7 +213,7 @@ def test_a_silent_audit_counts_as_interrupted_and_another_may_start(
 def test_an_interrupted_audit_that_reports_again_changes_nothing(
     run: Run, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auditor, "audit", lambda *_: report_of(PROVEN))
+    monkeypatch.setattr(audit_process, "audit_afresh", lambda *_: report_of(PROVEN))
     first = audits.ask(NAME, "ada")
     tasks.start_audit(first)
     Audit.objects.update(moved_at=F("moved_at") - SILENT_AFTER - timedelta(seconds=1))

@@ -6,6 +6,7 @@ from typing import Any
 from django.utils.module_loading import import_string
 
 from ftdash.installed_command import QuickCommand
+from ftdash.jobs import fresh_code
 
 WORKS = {
     "audit": "ftdash.audits.services.carry_out",
@@ -27,4 +28,5 @@ class Command(QuickCommand):
         parser.add_argument("key", type=int, help="of the work's row")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        fresh_code.stay()  # this process has the secrets of the worker that started it
         import_string(WORKS[options["work"]])(options["key"])
