@@ -30,6 +30,8 @@ DESCRIPTIONS = {
     "projector": "reads the journals of runs into the database",
 }
 STARTS_DRIVERS = "worker"
+READERS = {"FTDASH_OIDC_SECRET": "web", "FTDASH_MAIL_PASSWORD": "worker"}
+"""The secrets that a single service needs; every service needs the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,6 @@ def unit_files(server: Server) -> list[UnitFile]:
         "account": server.account,
         "home": server.home,
         "environment": f"/{ENVIRONMENT}",
-        "credentials": [(each, f"/{SECRETS}/{each}") for each in credentials()],
     }
     names = [service.name for service in control_plane(server.port)]
     services = [
@@ -65,6 +66,7 @@ def unit_files(server: Server) -> list[UnitFile]:
                 "service",
                 {
                     **said,
+                    "credentials": credentials(name),
                     "description": f"{name}: {DESCRIPTIONS[name]}",
                     "command": _command(manage("serve", name, *_options(name, server))),
                     "starts_drivers": name == STARTS_DRIVERS,
@@ -73,7 +75,11 @@ def unit_files(server: Server) -> list[UnitFile]:
         )
         for name in names
     ]
-    prepared = {**said, "command": _command(manage("prepare"))}
+    prepared = {
+        **said,
+        "credentials": credentials("prepare"),
+        "command": _command(manage("prepare")),
+    }
     return [
         *services,
         UnitFile(UNITS / "ftdash-prepare.service", _rendered("prepare", prepared)),
@@ -83,9 +89,14 @@ def unit_files(server: Server) -> list[UnitFile]:
     ]
 
 
-def credentials() -> list[str]:
-    """Returns the names of the secrets in systemd, under which `ftdash.settings` looks for them."""
-    return [name.lower().replace("_", "-") for name in settings.SECRET_VARIABLES]
+def credentials(service: str) -> list[tuple[str, str]]:
+    """Returns the secrets that a service needs: each name in systemd, and its file.
+
+    `ftdash.settings` looks for the secrets under these names.
+    """
+    needed = [each for each in settings.SECRET_VARIABLES if READERS.get(each, service) == service]
+    names = [each.lower().replace("_", "-") for each in needed]
+    return [(each, f"/{SECRETS}/{each}") for each in names]
 
 
 def _options(name: str, server: Server) -> tuple[str, ...]:
