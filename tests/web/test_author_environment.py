@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 
 from ftdash import settings as configuration
+from ftdash.command_line import development
 from ftdash.jobs import fresh_code
 from ftdash.jobs.author_environment import environment_of_authors
 from ftdash.jobs.directories import run_directory
@@ -85,6 +86,17 @@ def test_a_process_that_a_worker_starts_asks_code_in_another_process(
     call_command("carry_out", "upgrade-check", "7")
 
     assert seen == [[True]]
+
+
+def test_dev_passes_the_shells_variables_on_but_no_secret(
+    monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    plant(monkeypatch, settings)
+
+    passed = development._environment()
+
+    assert passed["COMPANY_KEY"] == WORD
+    assert passed.keys() & set(SECRETS) == set()
 
 
 def test_an_administrator_names_variables_and_beginnings(monkeypatch: pytest.MonkeyPatch) -> None:
