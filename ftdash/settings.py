@@ -317,6 +317,7 @@ if DATABASE_URL:
     DATABASES = {"default": database_at(DATABASE_URL)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+CACHES = {"default": {"BACKEND": "ftdash.accounts.shared_cache.SharedCache"}}
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
@@ -362,6 +363,10 @@ ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
 ACCOUNT_LOGIN_METHODS = {"username"}
 MFA_ADAPTER = "ftdash.accounts.second_factor.FactorAdapter"
+MFA_FORMS = {
+    "authenticate": "ftdash.accounts.second_factor.SignInForm",
+    "reauthenticate": "ftdash.accounts.second_factor.ConfirmForm",
+}
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_TOTP_ISSUER = "ftdash"
 MFA_TOTP_TOLERANCE = 1  # how many steps of 30 s a telephone's clock may be off

@@ -7,6 +7,7 @@ from celery import shared_task
 from celery.signals import worker_init
 from django.utils import timezone
 
+from ftdash.accounts import shared_cache
 from ftdash.alerts import delivery as alert_delivery
 from ftdash.alerts import evaluation
 from ftdash.audits import services as audits
@@ -157,6 +158,7 @@ def look_at_flink(key: int) -> None:
 @shared_task(ignore_result=True)
 def prune_history() -> None:
     """Delete rows that have reached their age limit; the next task does what is left."""
+    shared_cache.forget_expired()
     if pruning.prune():
         prune_history.delay()
 

@@ -47,6 +47,11 @@ class Verified:
     newest: str  # digest of the last entry that fits
     broken: str
     has_noted: bool  # an entry that fits has the noted digest; True if none was noted
+    unlogged: tuple[str, ...] = ()  # ids of requests to pipelines that have no entry
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.broken and not self.unlogged and self.has_noted
 
 
 def verify(entries: Iterable[Entry], noted: str = "") -> Verified:

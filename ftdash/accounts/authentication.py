@@ -8,9 +8,9 @@ must be an administrator (`jobs.operate`) or the bearer of a token of that scope
 administrator's session may change people and tokens. No token may, of any scope: otherwise a person
 or token made with a stolen token would keep working after that token was revoked.
 
-This module counts wrong tokens by address, in memory: the 21st within a minute and later ones get
-429. They never lock out a valid token; otherwise one broken script behind a proxy would stop all
-others. 256 random bits need no lock: the limit only spares the log and the caller's time.
+This module counts wrong tokens by address, over all web servers: the 21st within a minute and later
+ones get 429. They never lock out a valid token; otherwise one broken script behind a proxy would
+stop all others. 256 random bits need no lock: the limit only spares the log and the caller's time.
 
 A token of the scope `listen` is part of a job's code: it reports progress and opens nothing else.
 No other token and no session can report, so every report names a token made for it.
@@ -59,6 +59,8 @@ WINDOW_S = 60
 def count_failure(address: str) -> bool:
     """Counts a wrong token. Returns True if this address has sent too many within the window."""
     key = f"wrong-tokens-{address.replace(':', '_')}"
+    if cache.get(key, 0) > FAILURES_MAX:
+        return True  # writes nothing, so that a flood costs one read each
     cache.add(key, 0, WINDOW_S)
     try:
         count = cache.incr(key)

@@ -1,7 +1,7 @@
-"""Rows of API tokens, one-time passwords, saved views, forms that count once, and the log.
+"""Rows of API tokens, one-time passwords, saved views, forms that count once, cache, and the log.
 
-`services` writes them all; `authentication` notes when a token was used. People themselves are
-Django's users.
+`services` writes them all, except the cache; `authentication` notes when a token was used. People
+themselves are Django's users.
 """
 
 from django.conf import settings
@@ -94,8 +94,25 @@ class SentForm(models.Model):
         return f"form sent at {self.at}"
 
 
+class CacheEntry(models.Model):
+    """A value that all web servers share (`shared_cache`)."""
+
+    key = models.CharField(max_length=250, unique=True)  # the longest that Django allows
+    value = models.JSONField()
+    expires_at = models.DateTimeField(null=True, db_index=True)  # null: never
+
+    def __str__(self) -> str:
+        return self.key
+
+
+SENT_REQUEST = "sent a request to"
+REFUSED_REQUEST = "tried to send a request to"
+NO_REQUEST = ~models.Q(what=SENT_REQUEST) & ~models.Q(what=REFUSED_REQUEST)
+"""Entries about something other than a pipeline."""
+
+
 class AdminAction(models.Model):
-    """A change to something other than a pipeline, or its refusal: who, when, why.
+    """A change, a request to a pipeline, or the refusal of either: who, when, why.
 
     Rows are only ever added, each with the digest of the row before it (`audit_chain`). Database
     triggers refuse to update or delete them. On SQLite, a migration that recreates the table must
@@ -108,7 +125,7 @@ class AdminAction(models.Model):
     who = models.CharField(max_length=150)
     what = models.CharField(max_length=80)  # "invited", "revoked", ...
     subject = models.CharField(max_length=SUBJECT_LENGTH_MAX)  # "person olaf", "token ci", ...
-    detail = models.TextField(default="")
+    detail = models.TextField(default="")  # of a request: its id, ":" and its command
     reason = models.TextField()
     refusal = models.TextField(default="")  # why it was refused; empty if it was done
     previous = models.CharField(max_length=64, default="")  # digest of the row before; "" if none
@@ -116,7 +133,14 @@ class AdminAction(models.Model):
 
     class Meta:
         ordering = ("-pk",)
-        indexes = (models.Index(fields=("at", "id"), name="adminaction_at"),)
+        indexes = (
+            models.Index(fields=("at", "id"), condition=NO_REQUEST, name="setting_at"),
+            models.Index(
+                fields=("at", "id"),
+                condition=models.Q(what=REFUSED_REQUEST),
+                name="refused_request_at",
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.who} {self.what} {self.subject}"

@@ -1,6 +1,6 @@
 """The only reader of people, tokens and the log, for display; nothing in it grants access."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import msgspec
@@ -12,6 +12,8 @@ from django.utils import timezone
 
 from ftdash.accounts import audit_chain
 from ftdash.accounts.models import (
+    NO_REQUEST,
+    SENT_REQUEST,
     AdminAction,
     ApiToken,
     OneTimePassword,
@@ -19,6 +21,7 @@ from ftdash.accounts.models import (
     TokenScope,
 )
 from ftdash.accounts.services import Role, with_role_admin
+from ftdash.jobs.models import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,15 +137,32 @@ def token(name: str) -> TokenView | None:
 
 def verify_log(noted: str = "") -> audit_chain.Verified:
     """Verifies the whole log, a part at a time. `noted` is a digest from an earlier call."""
-    return audit_chain.verify(AdminAction.objects.order_by("pk").iterator(), noted)
+    unlogged = _unlogged()
+    found = audit_chain.verify(AdminAction.objects.order_by("pk").iterator(), noted)
+    return replace(found, unlogged=unlogged)
+
+
+def _unlogged() -> tuple[str, ...]:
+    """Returns the ids of requests without an entry.
+
+    Versions that logged no requests stored those from before the first such entry.
+    """
+    entries = AdminAction.objects.filter(what=SENT_REQUEST).order_by("pk")
+    first = entries.first()
+    if first is None:
+        return ()
+    # Reads requests before entries: one that is stored meanwhile then has its entry.
+    later = Request.objects.filter(created_at__gt=first.at).order_by("pk")
+    requests = list(later.values_list("request_id", flat=True))
+    details = entries.values_list("detail", flat=True).iterator()
+    logged = {detail.partition(":")[0] for detail in details}
+    return tuple(each for each in requests if each not in logged)
 
 
 def admin_actions(limit: int = 50) -> list[AdminActionView]:
     """Changes other than to pipelines, newest first."""
-    return [
-        msgspec.convert({**vars(row), "key": row.pk}, AdminActionView)
-        for row in AdminAction.objects.all()[:limit]
-    ]
+    rows = AdminAction.objects.filter(NO_REQUEST).order_by("-at", "-pk")
+    return [msgspec.convert({**vars(row), "key": row.pk}, AdminActionView) for row in rows[:limit]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from allauth.mfa import app_settings
 from allauth.mfa.adapter import DefaultMFAAdapter
+from allauth.mfa.base.forms import AuthenticateForm, BaseAuthenticateForm, ReauthenticateForm
 from allauth.mfa.models import Authenticator
 from allauth.mfa.signals import authenticator_added, authenticator_removed
 from django.contrib.auth.models import User
+from django.core.cache import cache
 from django.db.models import Q
 from django.http import HttpRequest
 from django.utils import timezone
@@ -30,6 +33,29 @@ class FactorAdapter(DefaultMFAAdapter):  # type: ignore[misc]
     def generate_authenticator_name(self, user: User, type: Authenticator.Type) -> str:
         count = Authenticator.objects.filter(user=user, type=type).count()
         return f"Security key {count + 1}"
+
+
+class _OnlyOnce(BaseAuthenticateForm):  # type: ignore[misc]
+    """Refuses a used code for as long as it is valid.
+
+    allauth remembers one for a step of 30 s only, and `MFA_TOTP_TOLERANCE` lets it live longer.
+    """
+
+    def clean_code(self) -> str:
+        code = str(super().clean_code())
+        digits = "".join(filter(str.isalnum, code))  # allauth ignores blanks and punctuation
+        lives_s = app_settings.TOTP_PERIOD * (2 * app_settings.TOTP_TOLERANCE + 1)
+        if not cache.add(f"used-code-{self.user.pk}-{digits}", True, lives_s):
+            raise FactorAdapter().validation_error("incorrect_code")
+        return code
+
+
+class SignInForm(_OnlyOnce, AuthenticateForm):  # type: ignore[misc]
+    """Asks for a code at the sign-in."""
+
+
+class ConfirmForm(_OnlyOnce, ReauthenticateForm):  # type: ignore[misc]
+    """Asks for a code before a change to the account."""
 
 
 @dataclass(frozen=True, slots=True)

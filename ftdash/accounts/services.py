@@ -1,9 +1,9 @@
-"""The only writers of people, API tokens, saved views, and the log of changes outside pipelines.
+"""The only writers of people, API tokens, saved views, and the audit log.
 
 A role is the permission `jobs.operate` or its absence. There is always an admin who can sign in
 with a password of their own; this module refuses changes that would end that. The secrets of tokens
 are random and shown once. A revoked token's row and name stay, so that its name in the log never
-means another token. Requests log the actions on pipelines.
+means another token.
 
 A form whose answer contains a secret counts once: sent again, by a reload or a second click, it
 would make another secret and void the one just handed over. Each form carries a signed mark. Used
@@ -29,6 +29,7 @@ from django.utils import timezone
 
 from ftdash.accounts.audit_chain import BEGINNING, digest_after
 from ftdash.accounts.models import (
+    SENT_REQUEST,
     AdminAction,
     ApiToken,
     OneTimePassword,
@@ -45,10 +46,19 @@ def record(*, who: str, what: str, subject: str, reason: str, detail: str = "") 
     _append(AdminAction(who=who, what=what, subject=subject, detail=detail, reason=reason))
 
 
-def record_refusal(*, who: str, what: str, subject: str, reason: str, refusal: str) -> None:
+def record_refusal(
+    *, who: str, what: str, subject: str, reason: str, refusal: str, detail: str = ""
+) -> None:
     """`what` begins with "tried to". The subject is a person's own text; a long one is cut."""
     kept = subject[: AdminAction.SUBJECT_LENGTH_MAX]
-    _append(AdminAction(who=who, what=what, subject=kept, reason=reason, refusal=refusal))
+    given = {"who": who, "what": what, "subject": kept, "detail": detail, "reason": reason}
+    _append(AdminAction(**given, refusal=refusal))
+
+
+def record_request(*, who: str, pipeline: str, request_id: str, command: str, reason: str) -> None:
+    """Call it in the transaction that stores the request."""
+    subject, detail = f"pipeline {pipeline}", f"{request_id}: {command}"
+    record(who=who, what=SENT_REQUEST, subject=subject, reason=reason, detail=detail)
 
 
 def _append(entry: AdminAction) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from ftdash.accounts.models import AdminAction
+from ftdash.accounts.models import NO_REQUEST, REFUSED_REQUEST, AdminAction
 from ftdash.alerts.delivery import written
 from ftdash.alerts.models import Alert, Watched
 from ftdash.checkpoints.models import ROUTINE, Audit, Checkpoint, CheckpointStatus
@@ -69,7 +69,7 @@ NAME_SHOWN = 80  # of a Flink job, whose name may be a whole query
 
 
 class LineKind(StrEnum):
-    ACTION = "action"  # what a person asked for
+    ACTION = "action"  # what a person asked for, or was refused
     STATUS = "status"
     FAILURE = "failure"
     RECOVERY = "recovery"
@@ -407,7 +407,7 @@ SOURCES = (
     ),
     Source(
         kind=LineKind.SETTING,
-        rows=AdminAction.objects.all,
+        rows=lambda: AdminAction.objects.filter(NO_REQUEST),
         time="at",
         told=_setting,
         parts=(),
@@ -457,7 +457,16 @@ SOURCES = (
         parts=("job__cluster",),
         actor="requester",
     ),
+    Source(
+        kind=LineKind.ACTION,
+        rows=lambda: AdminAction.objects.filter(what=REFUSED_REQUEST),
+        time="at",
+        told=_setting,
+        parts=(),
+        actor="who",
+    ),
 )
+"""A stored request is the line of its own row, so its entry in the audit log is no line."""
 
 
 BATCH = 500

@@ -7,11 +7,15 @@ request changes its phase only if it is still in the phase that was read.
 
 The rules that offer an action on a page also refuse a request: services call `problem_with` before
 they store one. This module does not decide who may act.
+
+The audit log has an entry for each request, and for each one that a service refuses. The entry of a
+stored request is part of the transaction that stores it.
 """
 
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -20,6 +24,8 @@ from django.db import IntegrityError
 from django.db.models import F
 from django.utils import timezone
 
+from ftdash.accounts.models import REFUSED_REQUEST
+from ftdash.accounts.services import record_refusal, record_request
 from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.answers import ActionOffer, RunView
 from ftdash.jobs.models import DesiredState, Pipeline, Request, RequestPhase, Run, Upgrade
@@ -135,6 +141,30 @@ class Question:
         return replace(self, reason=check_reason(self.reason))
 
 
+@contextmanager
+def refusals_logged(
+    question: Question, command: type[Command], *, is_of_upgrade: bool = False
+) -> Iterator[None]:
+    """Logs a refusal by the block, after the transaction within has been rolled back.
+
+    The steps of an upgrade are repeated, and its own row says why one was refused.
+    """
+    try:
+        yield
+    except Rejected as refusal:
+        if is_of_upgrade:
+            raise
+        record_refusal(
+            who=question.requester,
+            what=REFUSED_REQUEST,
+            subject=f"pipeline {question.pipeline}",
+            detail=command.action,
+            reason=question.reason,
+            refusal=str(refusal),
+        )
+        raise
+
+
 def already_asked(question: Question, command: type[Command]) -> RequestId | None:
     """Returns the request with that id, if there is one already.
 
@@ -199,6 +229,14 @@ def store(
         raise Rejected(
             f"The request id {question.request_id!r} is in use by another request right now."
         ) from error
+    values = "".join(f", {name}={value}" for name, value in command.parameters.items())
+    record_request(
+        who=request.requester,
+        pipeline=pipeline.name,
+        request_id=request.request_id,
+        command=f"{command.action}{values}",
+        reason=request.reason,
+    )
     return request
 
 

@@ -29,6 +29,7 @@ from ftdash.requests.asking import (
     end_request,
     new_run,
     pipeline_named,
+    refusals_logged,
     store,
     store_start,
 )
@@ -66,11 +67,23 @@ def ask(
     `is_of_upgrade`: see `check_possible`.
     """
     question = Question(pipeline, who, why, request_id)
-    if known := already_asked(question, type(command)):
-        return known
-    question, row = question.with_reason(), pipeline_named(pipeline)
-    if isinstance(command, AllowFaults):
-        return _allow_faults(question, command, row)
+    with refusals_logged(question, type(command), is_of_upgrade=is_of_upgrade):
+        if known := already_asked(question, type(command)):
+            return known
+        question, row = question.with_reason(), pipeline_named(pipeline)
+        if isinstance(command, AllowFaults):
+            return _allow_faults(question, command, row)
+        return _ask_run(question, command, row, only_run=only_run, is_of_upgrade=is_of_upgrade)
+
+
+def _ask_run(
+    question: Question,
+    command: RunCommand,
+    row: Pipeline,
+    *,
+    only_run: str | None,
+    is_of_upgrade: bool,
+) -> RequestId:
     with transaction.atomic():
         run = check_possible(type(command), row, is_of_upgrade=is_of_upgrade)
         if run is None:
@@ -180,36 +193,37 @@ def submit_pipeline(
     same flow, or an installed one.
     """
     question = Question(name, requester, reason, request_id)
-    if known := already_asked(question, StartPipeline):
-        return known
-    check_name(name)
-    parameters, settings = parameters or {}, settings or {}
-    code = code or _code_so_far(name, flow)
-    found = check_startable(flow, parallelism, max_parallelism, parameters, settings, code)
-    check_sources(flow, parameters, settings, code)
-    newest = Run.objects.filter(pipeline__name=name).order_by("-number").first()
-    said = [found.sentence, *output_notes(flow, parameters, newest, code)]
-    given = {
-        "flow": flow,
-        "parallelism": parallelism,
-        "max_parallelism": max_parallelism,
-        "parameters": parameters,
-        "settings": settings,
-        "allows_faults": allows_faults,
-        "code": None if code is None else msgspec.to_builtins(code),
-    }
-    with transaction.atomic():
-        existing = Pipeline.objects.filter(name=name).first()
-        if existing is not None:
-            check_possible(StartPipeline, existing)
-        pipeline, _ = Pipeline.objects.update_or_create(
-            name=name,
-            defaults=given,
-            create_defaults={**given, "created_at": timezone.now()},
-        )
-        run = new_run(pipeline, parallelism=parallelism, parameters=parameters, master=master)
-        command = StartPipeline(parallelism=parallelism)
-        return store_start(question, command, run, " ".join(said))
+    with refusals_logged(question, StartPipeline):
+        if known := already_asked(question, StartPipeline):
+            return known
+        check_name(name)
+        parameters, settings = parameters or {}, settings or {}
+        code = code or _code_so_far(name, flow)
+        found = check_startable(flow, parallelism, max_parallelism, parameters, settings, code)
+        check_sources(flow, parameters, settings, code)
+        newest = Run.objects.filter(pipeline__name=name).order_by("-number").first()
+        said = [found.sentence, *output_notes(flow, parameters, newest, code)]
+        given = {
+            "flow": flow,
+            "parallelism": parallelism,
+            "max_parallelism": max_parallelism,
+            "parameters": parameters,
+            "settings": settings,
+            "allows_faults": allows_faults,
+            "code": None if code is None else msgspec.to_builtins(code),
+        }
+        with transaction.atomic():
+            existing = Pipeline.objects.filter(name=name).first()
+            if existing is not None:
+                check_possible(StartPipeline, existing)
+            pipeline, _ = Pipeline.objects.update_or_create(
+                name=name,
+                defaults=given,
+                create_defaults={**given, "created_at": timezone.now()},
+            )
+            run = new_run(pipeline, parallelism=parallelism, parameters=parameters, master=master)
+            command = StartPipeline(parallelism=parallelism)
+            return store_start(question, command, run, " ".join(said))
 
 
 def check_start_over(name: str, *, is_confirmed: bool, request_id: str | None) -> None:

@@ -44,6 +44,7 @@ from ftdash.requests.asking import (
     end_request,
     move_request,
     pipeline_named,
+    refusals_logged,
     store,
 )
 from ftdash.upgrades.decision import Checked, Decision, End, Go, Seen, SeenRequest, SeenRun, decide
@@ -83,31 +84,32 @@ def upgrade(
     under way; if the package cannot run here; or if no checkpoint would be watched in time.
     """
     question = Question(pipeline, requester, reason, request_id)
-    if known := already_asked(question, UpgradePipeline):
-        return known
-    question, row = question.with_reason(), pipeline_named(pipeline)
-    package_store().wheel(code)
-    settings = parse_settings(row.settings)
-    _check_watchable(row, settings)
-    command = UpgradePipeline(code=code, allow_non_restored_state=allow_non_restored_state)
-    try:
-        with transaction.atomic():
-            run = _upgradable(row, code)
-            request = store(question, command, row, None, _about_s(run, settings))
-            made = Upgrade.objects.create(
-                request=request,
-                pipeline=row,
-                old_run=run,
-                old_code=run.code,
-                new_code=msgspec.to_builtins(code),
-                checkpoints=settings.upgrade.checkpoint_count,
-                timeout_ms=settings.upgrade.timeout_ms,
-                step_at=timezone.now(),
-            )
-            publish_on_commit(Errand.CARRY_ON_UPGRADE, made.pk)
-    except IntegrityError as taken:
-        raise Rejected(f"{pipeline} is being upgraded; wait until that has ended.") from taken
-    return RequestId(request.request_id)
+    with refusals_logged(question, UpgradePipeline):
+        if known := already_asked(question, UpgradePipeline):
+            return known
+        question, row = question.with_reason(), pipeline_named(pipeline)
+        package_store().wheel(code)
+        settings = parse_settings(row.settings)
+        _check_watchable(row, settings)
+        command = UpgradePipeline(code=code, allow_non_restored_state=allow_non_restored_state)
+        try:
+            with transaction.atomic():
+                run = _upgradable(row, code)
+                request = store(question, command, row, None, _about_s(run, settings))
+                made = Upgrade.objects.create(
+                    request=request,
+                    pipeline=row,
+                    old_run=run,
+                    old_code=run.code,
+                    new_code=msgspec.to_builtins(code),
+                    checkpoints=settings.upgrade.checkpoint_count,
+                    timeout_ms=settings.upgrade.timeout_ms,
+                    step_at=timezone.now(),
+                )
+                publish_on_commit(Errand.CARRY_ON_UPGRADE, made.pk)
+        except IntegrityError as taken:
+            raise Rejected(f"{pipeline} is being upgraded; wait until that has ended.") from taken
+        return RequestId(request.request_id)
 
 
 def _upgradable(row: Pipeline, code: ShippedCode) -> Run:

@@ -183,6 +183,63 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "a code of a second factor is used once, and wrong ones are counted, over all web servers": (
+        Mutant(
+            "ftdash/settings.py",
+            '"BACKEND": "ftdash.accounts.shared_cache.SharedCache"',
+            '"BACKEND": "django.core.cache.backends.locmem.LocMemCache"',
+            (
+                "tests/web/test_shared_cache.py"
+                "::test_two_web_servers_refuse_a_code_twice_and_count_wrong_ones_together[sqlite]"
+            ),
+        ),
+        Mutant(
+            "ftdash/accounts/shared_cache.py",
+            ".select_for_update().first()\n            if",
+            ".first()\n            if",
+            (
+                "tests/web/test_shared_cache.py"
+                "::test_one_of_many_adds_a_key_and_no_count_is_lost[postgresql]"
+            ),
+        ),
+        Mutant(
+            "ftdash/accounts/second_factor.py",
+            "* (2 * app_settings.TOTP_TOLERANCE + 1)",
+            "",
+            "tests/web/test_second_factor.py::test_a_used_code_is_refused_as_long_as_it_is_valid",
+        ),
+    ),
+    "each request to a pipeline, stored or refused, has one entry in the audit log": (
+        Mutant(
+            "ftdash/requests/asking.py",
+            "    record_request(\n",
+            "    dict(\n",
+            "tests/web/test_audit_log.py::test_a_stored_request_has_one_entry_in_the_chain",
+        ),
+        Mutant(
+            "ftdash/requests/asking.py",
+            "        record_refusal(\n",
+            "        dict(\n",
+            "tests/web/test_audit_log.py::test_a_refused_request_has_an_entry_with_the_refusal",
+        ),
+        Mutant(
+            "ftdash/accounts/queries.py",
+            "if each not in logged)",
+            "if not each)",
+            "tests/web/test_audit_log.py::test_a_request_without_an_entry_is_named",
+        ),
+    ),
+    "a backup that is taken during writes is whole, and what is newer is folded again": (
+        Mutant(
+            "ftdash/deployment/backups.py",
+            "            source.backup(copy)\n",
+            "            shutil.copyfile(connection.settings_dict['NAME'], target)\n",
+            (
+                "tests/web/test_backups.py"
+                "::test_a_backup_during_writes_is_whole_and_catches_up_from_the_journals[sqlite]"
+            ),
+        ),
+    ),
     "no entry of the audit log is changed or removed unnoticed": (
         Mutant(
             "ftdash/accounts/audit_chain.py",

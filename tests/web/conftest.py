@@ -15,11 +15,13 @@ from django.test import Client
 from django.utils import timezone
 
 from ftdash import settings as installed
+from tests.web.installations import Installation, Installations
 from tests.web.people import admin_user, operator_user, signed_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+    from tests.postgres_server import PostgresServer
     from tests.web.browser_site import Site
 
 QUICK_HASH = "django.contrib.auth.hashers.MD5PasswordHasher"
@@ -101,6 +103,23 @@ def as_installed(patient: float, no_time_passes: datetime, settings: Any) -> dat
     """Uses the patience of an installation with a stopped clock, so that no test exceeds it."""
     settings.SILENT_AFTER_S = patient
     return no_time_passes
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def installations(request: pytest.FixtureRequest, tmp_path: Path, worker_id: str) -> Installations:
+    """Returns a function that makes an empty installation for a name."""
+    if request.param == "sqlite":
+        return lambda name: Installation(tmp_path / name)
+    server: PostgresServer = request.getfixturevalue("postgres")
+
+    def empty(name: str) -> Installation:
+        database = f"installation_{name}_{worker_id}"
+        server.execute(f'drop database if exists "{database}"')
+        server.execute(f'create database "{database}"')
+        url = server.url.rpartition("/")[0] + f"/{database}"
+        return Installation(tmp_path / name, url, Path(server.program("pg_dump")).parent)
+
+    return empty
 
 
 @pytest.fixture

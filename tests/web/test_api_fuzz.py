@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 
 import pytest
 import schemathesis
-from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -45,7 +44,6 @@ CHOSEN = settings(
 @pytest.mark.parametrize("mode", GenerationMode, ids=lambda mode: str(mode.value))
 def test_no_request_is_answered_by_a_server_error(mode: GenerationMode) -> None:
     """The client raises exceptions that the server does not handle."""
-    cache.clear()
     running()
     client, statuses, drawn = whoever_may_do_all(), set(), drawn_from()
     reporter = bearer(TokenScope.LISTEN, "job")

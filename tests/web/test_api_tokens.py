@@ -4,7 +4,6 @@ from datetime import timedelta
 from io import StringIO
 
 import pytest
-from django.core.cache import cache
 from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
@@ -15,11 +14,6 @@ from pipelines.domain.errors import Rejected
 from tests.web.api_callers import bearer
 
 pytestmark = pytest.mark.usefixtures("site")
-
-
-@pytest.fixture(autouse=True)
-def _no_failures_so_far() -> None:
-    cache.clear()
 
 
 def test_a_token_is_stored_as_its_digest_only() -> None:

@@ -13,8 +13,28 @@ from django.conf import settings as configuration
 from django.core.management import call_command
 from django.db import DatabaseError, connection, transaction
 
-from ftdash.accounts import audit_chain, services
+from ftdash.accounts import audit_chain, queries, services
 from ftdash.accounts.models import AdminAction
+from ftdash.eventlog.queries import Asked, LineKind, log_page
+from ftdash.jobs.models import Request, Run
+from ftdash.points.services.disposal import label_savepoint
+from ftdash.points.services.restore import Restore, dispose, restore
+from ftdash.projection.projector import Projector
+from ftdash.requests import services as requests
+from ftdash.upgrades.services import upgrade
+from pipelines.domain.commands import (
+    AllowFaults,
+    Cancel,
+    ChangeSettings,
+    KillSlot,
+    RunCommand,
+    StopWithSavepoint,
+    TakeSavepoint,
+    TriggerCheckpoint,
+)
+from pipelines.domain.errors import Rejected
+from pipelines.domain.run import ShippedCode
+from tests.web.journals import Story, new_request, new_run
 
 UPGRADE = """
 import django
@@ -171,6 +191,115 @@ def test_the_json_option_prints_the_outcome(four_entries: list[AdminAction]) -> 
 
 def test_an_empty_log_fits(db: None) -> None:
     assert verified() == (0, "0 entries fit. Newest: none\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (TriggerCheckpoint(), "trigger checkpoint"),
+        (TakeSavepoint(label="noon"), "savepoint, type=CANONICAL, label=noon"),
+        (StopWithSavepoint(drain=True), "stop with savepoint, type=CANONICAL, drain=true"),
+        (Cancel(), "cancel"),
+        (KillSlot(slot=1), "kill a slot, slot=1, moment=now"),
+        (AllowFaults(allowed=False), "allow or forbid faults on purpose, allowed=false"),
+        (
+            ChangeSettings(settings={"execution.checkpointing.interval": "2 s"}),
+            "change settings, execution.checkpointing.interval=2 s",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_stored_request_has_one_entry_in_the_chain(command: RunCommand, told: str) -> None:
+    running()
+
+    for _ in range(2):  # repeating an id asks for nothing more
+        requests.ask("flights", command, who="bo", why="it hangs", request_id="request-1")
+
+    entry = AdminAction.objects.get()
+    assert str(entry) == "bo sent a request to pipeline flights"
+    assert (entry.detail, entry.reason) == (f"request-1: {told}", "it hangs")
+    assert verified()[0] == 0
+
+
+def test_a_request_that_cannot_be_stored_leaves_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    running()
+    monkeypatch.setattr(requests, "_note", lambda *_: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        requests.ask("flights", Cancel(), who="bo", why="it hangs")
+
+    assert not Request.objects.exists()
+    assert not AdminAction.objects.exists()
+
+
+CODE = ShippedCode(package="shop", version="1.1", file="shop.whl", sha256="0" * 64)
+ASKED = {"requester": "bo", "reason": "it hangs"}
+OF_BO = {"pipeline": "none", **ASKED}
+
+
+@pytest.mark.parametrize(
+    ("ask", "action"),
+    [
+        (lambda: requests.ask("none", Cancel(), who="bo", why="it hangs"), "cancel"),
+        (lambda: requests.submit_pipeline(name="none", flow="none", **ASKED), "start"),
+        (lambda: restore(Restore(pipeline="none", path="/sp"), **ASKED), "restore"),
+        (lambda: dispose(path="/sp", **OF_BO), "dispose of a savepoint"),
+        (lambda: label_savepoint(path="/sp", label="noon", **OF_BO), "label a savepoint"),
+        (lambda: upgrade(code=CODE, **OF_BO), "upgrade"),
+    ],
+    ids=["ask", "submit", "restore", "dispose", "label", "upgrade"],
+)
+def test_a_refused_request_has_an_entry_with_the_refusal(
+    ask: Callable[[], object], action: str
+) -> None:
+    with pytest.raises(Rejected) as refused:
+        ask()
+
+    entry = AdminAction.objects.get()
+    assert str(entry) == "bo tried to send a request to pipeline none"
+    assert (entry.detail, entry.reason) == (action, "it hangs")
+    assert entry.refusal == str(refused.value)
+    assert verified()[0] == 0
+
+
+def test_each_request_is_one_line_of_the_event_log_and_none_of_the_settings_page() -> None:
+    running()
+    requests.ask("flights", Cancel(), who="bo", why="it hangs")
+    with pytest.raises(Rejected):
+        requests.ask("flights", TakeSavepoint(), who="bo", why="to be sure")
+
+    lines = [line for line in log_page(Asked(), None, 50).lines if line.actor == "bo"]
+
+    assert [(line.kind, line.what, line.outcome) for line in lines] == [
+        (
+            LineKind.ACTION,
+            "tried to send a request to pipeline flights (savepoint)",
+            "refused: flights is being stopped.",
+        ),
+        (LineKind.ACTION, "asked for: cancel", "waiting for delivery"),
+    ]
+    assert queries.admin_actions() == []
+
+
+def test_a_request_without_an_entry_is_named() -> None:
+    run = running()
+    new_request(run, request_id="before-the-log-had-requests")
+    requests.ask("flights", TakeSavepoint(), who="bo", why="to be sure")
+    assert verified()[0] == 0
+
+    new_request(run, request_id="past-the-log")
+
+    status, said = verified()
+    assert status == 1
+    assert said.startswith("1 request has no entry: past-the-log. ")
+
+
+def running() -> Run:
+    run = new_run()
+    Story(run).started()
+    Projector().run_once()
+    run.refresh_from_db()
+    return run
 
 
 def verified(noted: str = "") -> tuple[int, str]:

@@ -2,33 +2,20 @@
 
 import io
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import copy, copytree
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ftdash.embedded.installation import free_port
-from pipelines.bus.journal import JournalWriter
-from pipelines.domain.events import JobStatusChanged
-from pipelines.domain.ids import Attempt, RunId
-from pipelines.domain.run import RunDirectory
-from pipelines.domain.status import JobStatus
 from tests.new_home import new_home
+from tests.polling import wait_until
+from tests.web.installations import Installation, Installations
 
-if TYPE_CHECKING:
-    from tests.postgres_server import PostgresServer
-
-ROOT = Path(__file__).parents[2]
-START = "import django; django.setup()\n"
 PREPARE = """
 from django.core.management import call_command
 call_command("migrate", verbosity=0)
@@ -36,101 +23,106 @@ from tests.web.journals import new_run
 new_run()
 """
 FOLD = "from ftdash.projection.projector import Projector; Projector().run_once()"
-STATUS = "from ftdash.jobs.models import Run; print(*Run.objects.values_list('status'))"
+WRITE = """
+import sys
+from pathlib import Path
+from ftdash import errands
+from ftdash.accounts.services import record
+from ftdash.jobs.models import Request, Run
+from ftdash.projection.projector import Projector
+from ftdash.requests.services import ask
+from pipelines.domain.commands import TriggerCheckpoint
+from tests.web.journals import Story
+
+errands.current_app.send_task = lambda *_, **__: None  # there is no broker
+home = Path(sys.argv[1])
+story, projector, turn = Story(Run.objects.get()).started(), Projector(), 0
+projector.run_once()
+while not (home / "enough").exists():
+    turn += 1
+    key = ask("flights", TriggerCheckpoint(), who="bo", why="to test", request_id=f"turn-{turn}")
+    record(who="ada", what="invited", subject=f"person {turn}", reason="a new colleague")
+    story.completed(request_id=key)
+    projector.run_once()
+    story.answered(Request.objects.get(request_id=key))
+    projector.run_once()
+    (home / "next-turn").write_text(str(turn))
+    (home / "next-turn").rename(home / "turn")
+story.ended()
+projector.run_once()
+"""
+READ = """
+import json
+from django.apps import apps
+from django.core.management import call_command
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import connection
+from ftdash.accounts.models import AdminAction
+from ftdash.jobs.models import Pipeline, Request, Run
+
+NOT_FOLDED = (Pipeline, Request, Run)
 
 
-@dataclass(frozen=True)
-class Installation:
-    """One installation. Its processes get its environment; this process does not."""
-
-    home: Path
-    database: str | None = None  # its URL; None means SQLite
-    programs: Path | None = None  # those of PostgreSQL
-
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        outside = {key: each for key, each in os.environ.items() if not key.startswith("FTDASH_")}
-        given = {"FTDASH_HOME": str(self.home), "DJANGO_SETTINGS_MODULE": "ftdash.settings"}
-        if self.database:
-            given["FTDASH_DATABASE_URL"] = self.database
-        if self.programs:
-            given["PATH"] = f"{self.programs}:{outside['PATH']}"
-        return subprocess.run(
-            [sys.executable, *words],
-            cwd=ROOT,
-            env={**outside, **given},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    def python(self, program: str) -> str:
-        ran = self.run("-c", START + program)
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout
-
-    def report(self, status: JobStatus) -> None:
-        """Writes to the journal of the run, as a driver does."""
-        directory = RunDirectory.of(self.home / "jobs", "flights", RunId("flights-1"))
-        with JournalWriter(directory, RunId("flights-1"), Clock(), lambda *_: None) as journal:
-            journal.append(JobStatusChanged(status=status), Attempt(1))
-
-    @property
-    def status(self) -> str:
-        return self.python(STATUS).strip()
+def rows(model, *left_out):
+    fields = (field.attname for field in model._meta.concrete_fields)
+    names = [name for name in fields if name not in ("id", *left_out)]
+    return sorted(json.dumps(each, cls=DjangoJSONEncoder) for each in model.objects.values(*names))
 
 
-class Clock:
-    def monotonic_ms(self) -> float:
-        return 0.0
+connection.check_constraints()  # raises if a key leads nowhere
+call_command("audit_log", "verify")  # ends with status 1 if it does not fit
+folded = [
+    each
+    for label in ("jobs", "checkpoints", "metrics", "incidents")
+    for each in apps.get_app_config(label).get_models()
+    if each not in NOT_FOLDED
+]
+found = {each.__name__: rows(each) for each in folded}
+found["Run"] = rows(Run, "version", "observed_at")
+found["Request"] = rows(Request)
+found["AdminAction"] = rows(AdminAction)
+print(json.dumps(found))
+"""
 
-    def wall_ms(self) -> int:
-        return 1_000
 
-
-Installations = Callable[[str], Installation]
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def installations(request: pytest.FixtureRequest, tmp_path: Path, worker_id: str) -> Installations:
-    """Returns a function that makes an empty installation for a name."""
-    if request.param == "sqlite":
-        return lambda name: Installation(tmp_path / name)
-    server: PostgresServer = request.getfixturevalue("postgres")
-
-    def empty(name: str) -> Installation:
-        database = f"backup_{name}_{worker_id}"
-        server.execute(f'drop database if exists "{database}"')
-        server.execute(f'create database "{database}"')
-        url = server.url.rpartition("/")[0] + f"/{database}"
-        return Installation(tmp_path / name, url, Path(server.program("pg_dump")).parent)
-
-    return empty
+def read(installation: Installation) -> dict[str, list[str]]:
+    """Returns the rows of each table. Checks that foreign keys and the audit log are whole."""
+    found: dict[str, list[str]] = json.loads(installation.python(READ).splitlines()[-1])
+    return found
 
 
 @pytest.mark.slow
-def test_a_restored_installation_catches_up_from_journals_newer_than_the_backup(
+def test_a_backup_during_writes_is_whole_and_catches_up_from_the_journals(
     installations: Installations, tmp_path: Path
 ) -> None:
     old, file = installations("old"), tmp_path / "backup.tar.gz"
     if old.database is None:
         new_home(old.home)
     old.python(PREPARE)
-    old.report(JobStatus.RUNNING)
-    old.python(FOLD)
-    taken = old.run("manage.py", "backup", str(file))
-    assert taken.returncode == 0, taken.stderr
-    old.report(JobStatus.FINISHED)
-    old.python(FOLD)
 
+    with old.running(WRITE, str(old.home)) as writer:
+        wait_until(lambda: turn_of(old) > 2)
+        before = turn_of(old)
+        taken = old.run("manage.py", "backup", str(file))
+        after = turn_of(old)
+        assert taken.returncode == 0, taken.stderr
+        (old.home / "enough").touch()
+        assert writer.wait(60) == 0
     new = installations("new")
     restored = new.run("manage.py", "restore", str(file))
     assert restored.returncode == 0, restored.stderr
-    assert new.status == "('RUNNING',)"
+
+    first = read(new)
+    newest = len(first["Request"])
+    assert before < newest < after, "the backup was not taken while rows were written"
     copytree(old.home / "jobs", new.home / "jobs", dirs_exist_ok=True)
     new.python(FOLD)
+    source, copied = read(old), read(new)
+    for name in ("Request", "AdminAction"):
+        assert set(copied.pop(name)) < set(source.pop(name))
+    assert copied == source
+    assert first["Run"] != source["Run"]
 
-    assert new.status == old.status == "('FINISHED',)"
     for name in ("secret_key", "installation_id"):
         assert (new.home / name).read_text() == (old.home / name).read_text()
         assert (new.home / name).stat().st_mode & 0o777 == 0o600
@@ -140,6 +132,12 @@ def test_a_restored_installation_catches_up_from_journals_newer_than_the_backup(
     again = new.run("manage.py", "restore", str(file))
     assert again.returncode == 2
     assert "There is an installation in" in again.stderr
+
+
+def turn_of(installation: Installation) -> int:
+    """Returns the number of the newest turn that the writer has ended."""
+    file = installation.home / "turn"
+    return int(file.read_text()) if file.exists() else 0
 
 
 @pytest.fixture(scope="module")

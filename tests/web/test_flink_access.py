@@ -4,7 +4,6 @@ import re
 from itertools import product
 
 import pytest
-from django.core.cache import cache
 from django.test import Client
 from django.urls import URLPattern, reverse
 
@@ -74,11 +73,6 @@ WHO_MAY_NOT = {
     "admin without the CSRF token": lambda: signed_in(admin_user(), enforce_csrf_checks=True),
 }
 NAMES = [str(pattern.name) for pattern in urls.urlpatterns]
-
-
-@pytest.fixture(autouse=True)
-def _no_failures_so_far() -> None:
-    cache.clear()
 
 
 def address(name: str, namespace: str = "flink-v1") -> str:

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
 
@@ -111,11 +110,6 @@ ACTIONS: dict[str, tuple[dict[str, Any], RequestKind]] = {
     "faults": ({"slot": 1}, RequestKind.KILL_SLOT),
     "allowed-faults": ({"is_allowed": False}, RequestKind.ALLOW_FAULTS),
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_failures_so_far() -> None:
-    cache.clear()
 
 
 def test_quarantined_records_are_returned_newest_first() -> None:

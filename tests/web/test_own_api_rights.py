@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.core.cache import cache
 from django.test import Client
 from django.urls import URLPattern, reverse
 
@@ -96,11 +95,6 @@ CALLERS: dict[str, tuple[Callable[[], Client], set[str]]] = {
 }
 ANSWERED = {200, 202, 404, 422}
 """Whatever the result, the caller was let in."""
-
-
-@pytest.fixture(autouse=True)
-def _no_failures_so_far() -> None:
-    cache.clear()
 
 
 def test_the_table_of_rights_covers_every_address_that_changes_something() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.cache import cache
 from django.http import HttpResponse
 from django.test import Client
 from django.utils import timezone
@@ -35,9 +34,8 @@ CHOSEN = "correct horse battery"
 
 @pytest.fixture(autouse=True)
 def _only_what_a_test_makes(site: Path) -> None:
-    """Deletes the rules of a new installation, and the count of wrong tokens from other tests."""
+    """Deletes the rules of a new installation."""
     AlertRule.objects.all().delete()
-    cache.clear()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.core.cache import cache
 from django.test import Client
 
 from ftdash.accounts import services as accounts
@@ -23,11 +22,6 @@ pytestmark = pytest.mark.usefixtures("site")
 
 LATER_RUN = "33333333-aaaa-4444-8888-000000000002"
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def _no_failures_so_far() -> None:
-    cache.clear()
 
 
 def a_story() -> list[dict[str, object]]:

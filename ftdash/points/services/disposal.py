@@ -29,6 +29,7 @@ from ftdash.requests.asking import (
     end_request,
     move_request,
     pipeline_named,
+    refusals_logged,
     store,
 )
 from pipelines.domain.commands import DisposeSavepoint, LabelSavepoint
@@ -144,19 +145,22 @@ def label_savepoint(
     Raises Rejected if the pipeline has no savepoint at `path`, or the label is invalid.
     """
     question = Question(pipeline, requester, reason, request_id)
-    if known := already_asked(question, LabelSavepoint):
-        return known
-    label = checked_label(label)
-    row = pipeline_named(pipeline)
-    rows = Checkpoint.objects.filter(kind=CheckpointKind.SAVEPOINT.value, path=path)
-    if not rows.filter(run__pipeline=row).exists():
-        raise Rejected(f"{pipeline} has no savepoint at {path}; look at its page of savepoints.")
-    question, now = question.with_reason(), timezone.now()
-    with transaction.atomic():
-        PointLabel.objects.update_or_create(
-            path=path, defaults={"label": label, "labelled_by": requester, "labelled_at": now}
-        )
-        request = store(question, LabelSavepoint(path=path, label=label), row, None, 0.0)
-        text = f"It is called {label!r} now." if label else "It no longer has a label."
-        end_request(request, RequestPhase.SUCCEEDED, text, now)
-    return RequestId(request.request_id)
+    with refusals_logged(question, LabelSavepoint):
+        if known := already_asked(question, LabelSavepoint):
+            return known
+        label = checked_label(label)
+        row = pipeline_named(pipeline)
+        rows = Checkpoint.objects.filter(kind=CheckpointKind.SAVEPOINT.value, path=path)
+        if not rows.filter(run__pipeline=row).exists():
+            raise Rejected(
+                f"{pipeline} has no savepoint at {path}; look at its page of savepoints."
+            )
+        question, now = question.with_reason(), timezone.now()
+        with transaction.atomic():
+            PointLabel.objects.update_or_create(
+                path=path, defaults={"label": label, "labelled_by": requester, "labelled_at": now}
+            )
+            request = store(question, LabelSavepoint(path=path, label=label), row, None, 0.0)
+            text = f"It is called {label!r} now." if label else "It no longer has a label."
+            end_request(request, RequestPhase.SUCCEEDED, text, now)
+        return RequestId(request.request_id)

@@ -35,6 +35,7 @@ from ftdash.requests.asking import (
     check_possible,
     new_run,
     pipeline_named,
+    refusals_logged,
     store,
     store_start,
 )
@@ -224,81 +225,85 @@ def restore(
     `is_of_upgrade`: see `check_possible`.
     """
     question = Question(asked.pipeline, requester, reason, request_id)
-    if known := already_asked(question, RestorePipeline):
-        return known
-    question = question.with_reason()
-    row, path = pipeline_named(asked.pipeline), _whole(asked.path)
-    check_possible(RestorePipeline, row, is_of_upgrade=is_of_upgrade)
-    check_place(path)
-    check_claimable(path, claim_mode)
-    manifest = read_manifest(path)
-    parallelism = row.parallelism if asked.parallelism is None else asked.parallelism
-    parameters, settings = (
-        asked.parameters_over(row.parameters),
-        asked.settings_over(row.settings),
-    )
-    _check_not_bound(asked, manifest)
-    code = _code_of(asked, row)
-    found = check_startable(row.flow, parallelism, row.max_parallelism, parameters, settings, code)
-    if not asked.reads_files:
-        _check_inspected(path)
-    _check_verdict(_verdict(row, path, asked), row)
-    changes = changes_in(row.settings, settings), changes_in(row.parameters, parameters)
-    row.parameters, row.settings = parameters, settings
-    replayed = {} if asked.replays is None else replayable(row, path, parameters, asked.replays)
-    with transaction.atomic():
+    with refusals_logged(question, RestorePipeline, is_of_upgrade=is_of_upgrade):
+        if known := already_asked(question, RestorePipeline):
+            return known
+        question = question.with_reason()
+        row, path = pipeline_named(asked.pipeline), _whole(asked.path)
         check_possible(RestorePipeline, row, is_of_upgrade=is_of_upgrade)
-        row.code = None if code is None else msgspec.to_builtins(code)
-        row.save(update_fields=["code", "parameters", "settings"])
-        run = new_run(
-            row,
-            parallelism=parallelism,
-            parameters=parameters,
-            master=master,
-            restored_from=path,
-            claim_mode=claim_mode,
-            allow_non_restored_state=asked.allow_non_restored_state,
-            first_checkpoint_id=manifest.checkpoint_id + 1,
-            parent=Run.objects.filter(run_id=manifest.run_id).first(),
-            replayed_sources=sorted(replayed),
-            renamed_uids=asked.renamed,
-            accepted_gaps=asked.gaps,
+        check_place(path)
+        check_claimable(path, claim_mode)
+        manifest = read_manifest(path)
+        parallelism = row.parallelism if asked.parallelism is None else asked.parallelism
+        parameters, settings = (
+            asked.parameters_over(row.parameters),
+            asked.settings_over(row.settings),
         )
-        command = RestorePipeline(
-            path=path,
-            parallelism=parallelism,
-            claim_mode=claim_mode,
-            allow_non_restored_state=asked.allow_non_restored_state,
-            replayed=replayed,
-            settings=changes[0],
-            values=changes[1],
-            renamed=asked.new_names,
-            accepted_gaps=asked.gaps,
+        _check_not_bound(asked, manifest)
+        code = _code_of(asked, row)
+        found = check_startable(
+            row.flow, parallelism, row.max_parallelism, parameters, settings, code
         )
-        return store_start(question, command, run, found.sentence)
+        if not asked.reads_files:
+            _check_inspected(path)
+        _check_verdict(_verdict(row, path, asked), row)
+        changes = changes_in(row.settings, settings), changes_in(row.parameters, parameters)
+        row.parameters, row.settings = parameters, settings
+        replayed = {} if asked.replays is None else replayable(row, path, parameters, asked.replays)
+        with transaction.atomic():
+            check_possible(RestorePipeline, row, is_of_upgrade=is_of_upgrade)
+            row.code = None if code is None else msgspec.to_builtins(code)
+            row.save(update_fields=["code", "parameters", "settings"])
+            run = new_run(
+                row,
+                parallelism=parallelism,
+                parameters=parameters,
+                master=master,
+                restored_from=path,
+                claim_mode=claim_mode,
+                allow_non_restored_state=asked.allow_non_restored_state,
+                first_checkpoint_id=manifest.checkpoint_id + 1,
+                parent=Run.objects.filter(run_id=manifest.run_id).first(),
+                replayed_sources=sorted(replayed),
+                renamed_uids=asked.renamed,
+                accepted_gaps=asked.gaps,
+            )
+            command = RestorePipeline(
+                path=path,
+                parallelism=parallelism,
+                claim_mode=claim_mode,
+                allow_non_restored_state=asked.allow_non_restored_state,
+                replayed=replayed,
+                settings=changes[0],
+                values=changes[1],
+                renamed=asked.new_names,
+                accepted_gaps=asked.gaps,
+            )
+            return store_start(question, command, run, found.sentence)
 
 
 def dispose(
     *, pipeline: str, path: str, requester: str, reason: str, request_id: str | None = None
 ) -> RequestId:
     """Has a worker delete a savepoint's files for good. Raises Rejected if a run needs it."""
-    path = _whole(path)
     question = Question(pipeline, requester, reason, request_id)
-    if known := already_asked(question, DisposeSavepoint):
-        return known
-    question, row = question.with_reason(), pipeline_named(pipeline)
-    check_place(path)
-    check_disposable(path)
-    with transaction.atomic():
-        request = store(
-            question,
-            DisposeSavepoint(path=path),
-            row,
-            None,
-            float(configuration.REQUEST_DEADLINE_S),
-        )
-        publish_on_commit(Errand.DISPOSE_OF_SAVEPOINT, request.pk)
-    return RequestId(request.request_id)
+    with refusals_logged(question, DisposeSavepoint):
+        path = _whole(path)
+        if known := already_asked(question, DisposeSavepoint):
+            return known
+        question, row = question.with_reason(), pipeline_named(pipeline)
+        check_place(path)
+        check_disposable(path)
+        with transaction.atomic():
+            request = store(
+                question,
+                DisposeSavepoint(path=path),
+                row,
+                None,
+                float(configuration.REQUEST_DEADLINE_S),
+            )
+            publish_on_commit(Errand.DISPOSE_OF_SAVEPOINT, request.pk)
+        return RequestId(request.request_id)
 
 
 def changes_in(before: dict[str, str], now: dict[str, str]) -> dict[str, str]:

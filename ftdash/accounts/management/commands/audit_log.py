@@ -1,8 +1,8 @@
 """`ftdash audit-log verify`: checks that no entry of the audit log was changed or removed.
 
 Prints the digest of the newest entry. Note it elsewhere, and give it to a later check with
-`--noted`: that also finds entries that were cut off at the end, and a log that was rewritten.
-Exit status 1: the log was tampered with.
+`--noted`: that also finds entries that were cut off at the end, and a log that was rewritten. Names
+requests to pipelines that have no entry. Exit status 1: the log was tampered with.
 """
 
 import sys
@@ -14,6 +14,8 @@ import msgspec
 from ftdash.accounts import queries
 from ftdash.formats import plural
 from ftdash.installed_command import InstalledCommand
+
+UNLOGGED_SHOWN = 10
 
 
 class Command(InstalledCommand):
@@ -41,9 +43,15 @@ class Command(InstalledCommand):
                 "No entry has the digest that you noted: entries were cut off, or the log was"
                 " rewritten. Compare it with a backup."
             )
+        elif found.unlogged:
+            self.stdout.write(
+                f"{plural(len(found.unlogged), 'request has', 'requests have')} no entry:"
+                f" {', '.join(found.unlogged[:UNLOGGED_SHOWN])}. They were not stored by ftdash, or"
+                " by a version that does not log requests."
+            )
         else:
             self.stdout.write(
                 f"{plural(found.entries, 'entry', 'entries')} fit. Newest: {found.newest or 'none'}"
             )
-        if found.broken or not found.has_noted:
+        if not found.is_whole:
             sys.exit(1)
