@@ -181,6 +181,7 @@ WRITERS = {  # module -> why it writes rows although it is not `services`
     "ftdash.accounts.authentication": "lets a request in by its token, and notes that use",
     "ftdash.accounts.company": "makes the account of a person of the company at the first sign-in",
     "ftdash.accounts.second_factor": "requires a second factor, and resets one",
+    "ftdash.accounts.shared_cache": "keeps what all web servers share, for Django's cache",
     "ftdash.alerts.delivery": "how far each delivery has come",
     "ftdash.alerts.evaluation": "alerts that fire and clear",
     "ftdash.checkpoints.projector": "folds journals",
@@ -360,6 +361,18 @@ def test_only_the_module_of_the_commands_names_their_kinds() -> None:
     ]
 
     assert set(written) == {"pipelines.domain.commands"}
+
+
+def test_only_the_module_that_logs_requests_stores_them() -> None:
+    making = {"Request.of", "Request.objects.create", "Request.objects.bulk_create"}
+    makers = {
+        module_of(path)
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in making
+    }
+
+    assert makers == {"ftdash.requests.asking"}
 
 
 def test_a_checkpoint_passes_few_files_from_the_button_to_its_row() -> None:
