@@ -13,8 +13,10 @@ import json
 from django.conf import settings
 from django.core.management import call_command
 from django.test import Client
+from ftdash.accounts import authentication
 
 PLAIN = "django.contrib.staticfiles.storage.StaticFilesStorage"
+authentication.WINDOW_S = 3600  # the second server may begin late
 settings.STORAGES = {**settings.STORAGES, "staticfiles": {"BACKEND": PLAIN}}
 call_command("migrate", verbosity=0)
 
