@@ -10,34 +10,47 @@ import kubernetes_validate
 import pytest
 import yaml
 from jsonschema import Draft7Validator
+from packaging.version import Version
 
 from ftdash.deployment.starting import NAMES
 from ftdash.settings import SECRET_VARIABLES
+from pipelines import __version__
 from tests.rendered_chart import (
     CASES,
     CHART,
     NAMESPACE,
     has_helm,
-    heading,
     kept,
     lint,
     manifests,
     render,
     values_of,
+    with_heading,
+    without_heading,
 )
 
 OLDEST, NEWEST = "1.25", "1.37"
+GUIDE = CHART.parents[1] / "kubernetes.md"
 Manifest = dict[str, Any]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_stored_manifests_match_the_rendered_chart(case: str) -> None:
-    """Without helm, the digest of the chart shows it."""
+    """Without helm, the digests in the heading show it."""
     if has_helm():
         lint(case)
         assert render(case) == kept(case)
 
-    assert kept(case).startswith(heading()), "run `python -m tests.rendered_chart`"
+    rendered = without_heading(kept(case))
+    assert kept(case) == with_heading(rendered), "run `python -m tests.rendered_chart`"
+
+
+def test_the_chart_and_its_guide_have_the_version_of_the_next_or_this_release() -> None:
+    version = Version(__version__).base_version
+
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (version, version)
+    assert f"image: registry.example.org/ftdash:{version}\n" in GUIDE.read_text()
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
