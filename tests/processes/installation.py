@@ -1,17 +1,19 @@
 """An installation without Spark and a broker, and a pipeline in it that waits for a test.
 
-Its worker is a loop of rounds, and its drivers host their slots. Its code may be that of another
-checkout, for an installation of an older version.
+Its worker is a loop of rounds, and its drivers host their slots. It may run other code than this
+checkout, such as a release with an environment of its own.
 """
 
 import os
 import sqlite3
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 
 from tests.polling import wait_until
 from tests.shipped_packages import shop_wheel
@@ -69,24 +71,38 @@ SOON = {
 }
 
 
-class Installation:
-    """The commands of an installation in `home`, and one worker at a time."""
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The interpreter that runs ftdash, and the directory that has this code's `tests`."""
 
-    def __init__(self, home: Path, checkout: Path = ROOT) -> None:
+    python: str = sys.executable
+    place: Path = ROOT
+
+
+class Installation:
+    """The commands of an installation in `home`, and one worker at a time.
+
+    `database` is the URL of a database in PostgreSQL; without it, the database is SQLite's.
+    """
+
+    def __init__(self, home: Path, code: Code = Code(), *, database: str = "") -> None:
         self.home = home
-        self.checkout = checkout
+        self.code = code
+        self.database = database
         self.worker: subprocess.Popen[bytes] | None = None
         self._environment = {
             **os.environ,
+            "PYTHONPATH": str(code.place),  # drivers find `tests` there
             "FTDASH_HOME": str(home),
             "FTDASH_PIPELINE_VARIABLES": "FTDASH_HOME",  # `kill_all` finds drivers by it
+            "FTDASH_DATABASE_URL": database,
             "DJANGO_SETTINGS_MODULE": "tests.processes.upgrade_settings",
         }
 
     def manage(self, *words: str) -> str:
         told = subprocess.run(
-            [sys.executable, "-m", "ftdash", *words],
-            cwd=self.checkout,
+            [self.code.python, "-m", "ftdash", *words],
+            cwd=self.code.place,
             env=self._environment,
             capture_output=True,
             text=True,
@@ -98,8 +114,8 @@ class Installation:
     def start_worker(self) -> None:
         with (self.home / "worker.log").open("ab") as log:
             self.worker = subprocess.Popen(
-                [sys.executable, "-m", "tests.processes.upgrade_worker"],
-                cwd=self.checkout,
+                [self.code.python, "-m", "tests.processes.upgrade_worker"],
+                cwd=self.code.place,
                 env=self._environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -111,6 +127,9 @@ class Installation:
         self.worker.wait()
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
+        if self.database:
+            with psycopg.connect(self.database) as connection:
+                return connection.execute(query.encode()).fetchall()
         with sqlite3.connect(self.home / "ftdash.sqlite3", timeout=STEP_S) as database:
             return database.execute(query).fetchall()
 

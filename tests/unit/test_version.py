@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from ftdash.__main__ import main
 from pipelines import __version__
+from tests.previous_release import Release, ReleaseMissing, previous_release
 
 ROOT = Path(__file__).parents[2]
 SECTION = re.compile(r"^## (?:(Unreleased)|(\d+\.\d+\.\d+) \(\d{4}-\d\d-\d\d\))$", re.MULTILINE)
@@ -22,6 +23,43 @@ def test_the_changelog_the_version_and_the_tags_agree() -> None:
     tagged_here = git("tag", "--points-at", "HEAD", "v*").split()
 
     assert contradictions(__version__, changelog(), tags, tagged_here) == []
+
+
+def test_the_history_the_changelog_and_the_tags_have_the_same_previous_release() -> None:
+    release = previous_release()
+    sections = [match[2] for match in SECTION.finditer(changelog()) if match[2]]
+
+    assert release.version == next(each for each in sections if each != __version__)
+    tag = f"v{release.version}"
+    if tag in git("tag", "--list", "v*").split():
+        assert git("rev-list", "-1", tag).strip() == release.commit
+
+
+@pytest.mark.slow
+def test_the_previous_release_is_found_without_tags_and_a_history_without_it_is_named(
+    tmp_path: Path,
+) -> None:
+    repository, shallow = tmp_path / "repository", tmp_path / "shallow"
+    write_version(repository, "0.1.0.dev0")
+    with pytest.raises(ReleaseMissing, match=r"git log failed in .*: not a git repository"):
+        previous_release(repository)
+    run_git(repository, "init", "--quiet")
+    commit_version(repository, "0.1.0.dev0")
+    with pytest.raises(
+        ReleaseMissing, match=r"has no release before 0\.1\.0\.dev0: no commit sets"
+    ):
+        previous_release(repository)
+
+    first, _, second, _ = [
+        commit_version(repository, each) for each in ("0.1.0", "0.2.0.dev0", "0.2.0", "0.3.0.dev0")
+    ]
+    assert previous_release(repository) == Release("0.2.0", second)
+    run_git(repository, "checkout", "--quiet", second)
+    assert previous_release(repository) == Release("0.1.0", first)
+
+    run_git(tmp_path, "clone", "--quiet", "--depth=1", repository.as_uri(), "shallow")
+    with pytest.raises(ReleaseMissing, match=r"is a shallow clone, .* Run `git fetch --unshallow`"):
+        previous_release(shallow)
 
 
 RELEASED = "## 0.2.0 (2026-12-01)\n\n## 0.1.0 (2026-06-01)\n"
@@ -87,6 +125,26 @@ def contradictions(version: str, text: str, tags: list[str], tagged_here: list[s
     found += [f"tag {tag} has no section" for tag in tags if tag[1:] not in released]
     found += [f"this commit is tagged {tag}" for tag in tagged_here if tag != f"v{version}"]
     return found
+
+
+def commit_version(repository: Path, version: str) -> str:
+    """Returns the commit."""
+    write_version(repository, version)
+    run_git(repository, "add", ".")
+    run_git(repository, "commit", "--quiet", f"--message={version}")
+    return run_git(repository, "rev-parse", "HEAD").strip()
+
+
+def write_version(repository: Path, version: str) -> None:
+    (repository / "pipelines").mkdir(parents=True, exist_ok=True)
+    (repository / "pipelines" / "__init__.py").write_text(f'__version__ = "{version}"\n')
+
+
+def run_git(directory: Path, *words: str) -> str:
+    ada = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    return subprocess.run(
+        ["git", *ada, *words], cwd=directory, check=True, capture_output=True, text=True
+    ).stdout
 
 
 def headings(text: str) -> list[str]:
