@@ -268,16 +268,21 @@ def test_the_api_starts_actions_for_tokens_that_may_act(flink: RecordedFlink) ->
     assert [each["key"] for each in reading.get(path).json()] == [row.pk]
 
 
-def test_the_command_carries_out_an_action(
+def test_the_command_watches_a_cluster_with_a_header_and_carries_out_an_action(
     flink: RecordedFlink, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = flink.bodies["savepoint_done"]["body"]
     monkeypatch.setattr(flink, "outcomes", _Always(done))
+    monkeypatch.setattr(flink, "token", "s3cr3t-of-the-proxy")
+    monkeypatch.setenv("FTDASH_FLINK_HEADER", f"Authorization: Bearer {flink.token}")
+    call_command("watch_flink", "add", "prod", flink.address)
     call_command("watch_flink", "jobs", "prod")
     call_command("watch_flink", "list")
     call_command("watch_flink", "savepoint", "prod", flink.jid, "--native")
     printed = capsys.readouterr().out
 
+    assert "prod is watched: Flink " in printed
+    assert flink.token not in printed
     assert f"{flink.jid}  RUNNING" in printed
     assert f"prod  RUNNING  1 running job  {flink.address}" in printed
     assert f"savepoint succeeded {done['operation']['location']}" in printed
