@@ -316,6 +316,19 @@ def test_the_command_prints_the_next_step(
         call_command("install_units", "--root", str(tmp_path), "--account", "streams")
 
 
+def test_the_command_of_another_environment_lets_the_services_start_from_there(
+    tmp_path: Path, settings: Any
+) -> None:
+    call_command("install_units", "--root", str(tmp_path))
+    settings.MANAGE_COMMAND = ["/opt/ftdash-0.3.0/bin/python", "-m", "ftdash"]
+
+    call_command("install_units", "--root", str(tmp_path), "--replace")
+
+    services = [each.read_text() for each in tmp_path.glob("usr/lib/systemd/system/*.service")]
+    started = "ExecStart=/opt/ftdash-0.3.0/bin/python -m ftdash "
+    assert [started in each for each in services] == [True] * 5
+
+
 def test_the_same_server_gives_the_same_files() -> None:
     assert unit_files(SERVER) == unit_files(SERVER)
 
