@@ -613,6 +613,9 @@ CLOCKS_DIFFER_S = 3.0
 """If the clocks of two machines differ by more than this, there is a reason for it."""
 
 PROJECTOR_POLL_MS = 300
+PROJECTOR_LAG_MAX_S = number_of("FTDASH_PROJECTOR_LAG_MAX_S", 60)
+"""If the projector has not read an event that is older than this, `/readyz` answers 503."""
+
 SAMPLE_RETENTION_S = 1800
 """Samples older than this, measured from a run's newest, are deleted; an admin may change it."""
 

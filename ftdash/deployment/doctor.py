@@ -31,10 +31,10 @@ from ftdash.accounts.services import Role
 from ftdash.celery import application
 from ftdash.deployment.models import KeyMark
 from ftdash.embedded.installation import OLDEST_REDIS
-from ftdash.formats import size
+from ftdash.formats import age, size
 from ftdash.installed_command import CURE_OF_DATABASE, first_line
 from ftdash.jobs.answers import Liveness
-from ftdash.runs.queries.freshness import observe
+from ftdash.runs.queries.freshness import Observation, observe
 from ftdash.supervision import java
 from pipelines.domain.errors import Rejected
 from pipelines.storage.roots import ROOTS_VARIABLE
@@ -102,6 +102,8 @@ def examine() -> Iterator[Diagnosis]:
         seen = observe()
         yield beat(seen.reconcile)
         yield projector(seen.projector)
+        if seen.projector.is_alive:
+            yield journals(seen)
         yield people()
     if company.is_configured() or settings.REMOTE_USER_HEADER:
         yield company_sign_in()
@@ -315,6 +317,27 @@ def beat(seen: Liveness) -> Diagnosis:
 
 def projector(seen: Liveness) -> Diagnosis:
     return _alive("projector", seen, "Start it: `systemctl start ftdash-projector`.")
+
+
+def journals(seen: Observation) -> Diagnosis:
+    """Checks that the projector, which is alive, has read what pipelines have reported."""
+    part, since = "journals", seen.projector.unread_since
+    lag_s = 0.0 if since is None else (seen.now - since).total_seconds()
+    if lag_s > settings.PROJECTOR_LAG_MAX_S:
+        allowed = age(1000 * settings.PROJECTOR_LAG_MAX_S)
+        finding = (
+            f"The projector has not read an event that is {age(1000 * lag_s)} old"
+            f" (allowed: {allowed}). {seen.projector.note}"
+        )
+        return broken(
+            part,
+            finding.strip(),
+            "Read the log of the projector: `journalctl -u ftdash-projector`. If a projection has"
+            " stopped, cure its cause, such as by an upgrade, and run `ftdash projector --rebuild"
+            " RUN_ID`. Otherwise give the projector more processor time, or the journals a faster"
+            " disk.",
+        )
+    return well(part, "The projector has read them.")
 
 
 def _alive(part: str, seen: Liveness, cure: str) -> Diagnosis:

@@ -1,8 +1,9 @@
 """GET /healthz and /readyz, for a supervisor and a load balancer. They need no sign-in.
 
 `/healthz` answers 200 as long as this web server handles requests. `/readyz` answers 200 if it can
-serve people: the database and Redis answer, and the projector keeps up. Otherwise it answers 503.
-Neither says more than one word; `ftdash doctor` tells you the cause.
+serve people: the database and Redis answer, the projector is alive, and it has read every event
+that is older than `PROJECTOR_LAG_MAX_S`. Otherwise it answers 503. Neither says more than one word;
+`ftdash doctor` tells you the cause.
 """
 
 from django.contrib.auth.decorators import login_not_required
@@ -34,10 +35,12 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
 
 def is_ready() -> bool:
-    for look in (doctor.database, doctor.queue):
+    for look in (doctor.database, doctor.queue, doctor.migrations):
         if look().verdict is doctor.Verdict.BROKEN:
             return False
-    return doctor.migrations().verdict is doctor.Verdict.WELL and observe().projector.is_alive
+    seen = observe()
+    found = doctor.projector(seen.projector), doctor.journals(seen)
+    return all(each.verdict is doctor.Verdict.WELL for each in found)
 
 
 app_name = "health"

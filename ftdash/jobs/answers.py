@@ -43,6 +43,8 @@ class Liveness:
     is_alive: bool
     at: datetime | None  # None: it has never run
     note: str  # one sentence for a person, empty when all is well
+    unread_since: datetime | None = None
+    """The time of the oldest event that the projector has not read; None if it has read all."""
 
 
 @dataclass(frozen=True, slots=True)

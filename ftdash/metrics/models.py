@@ -37,6 +37,8 @@ class Heartbeat(models.Model):
     at = models.DateTimeField()
     pid = models.PositiveIntegerField()
     note = models.TextField(default="")  # the problem, if there is one
+    unread_since = models.DateTimeField(null=True)
+    """The time of the oldest event that the projector has not read; None if it has read all."""
 
     def __str__(self) -> str:
         return self.name

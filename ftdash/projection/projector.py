@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from django.db import InterfaceError, OperationalError, close_old_connections, transaction
@@ -33,6 +34,7 @@ from ftdash.projection import incident_fold, run_fold
 from ftdash.projection.incident_fold import IncidentFold
 from ftdash.projection.run_fold import RunFold
 from ftdash.telemetry import RunSpans, tracer
+from ftdash.times import moment
 from pipelines.bus.journal import (
     JournalCutShort,
     UndecodableEvent,
@@ -112,11 +114,13 @@ class Projector:
         """
         close_old_connections()
         try:
-            folded = sum(project(run) for run in _unfinished_runs())
+            runs = _unfinished_runs()
+            folded = sum(project(run) for run in runs)
             if self._is_due():
-                _record_heartbeat()  # first: a projector that was away is no sign of an incident
+                # first: a projector that was away is no sign of an incident
+                _record_heartbeat(runs)
                 if trouble := _judge_incidents():
-                    _record_heartbeat(trouble)
+                    _record_heartbeat(runs, trouble)
         except (OperationalError, InterfaceError) as error:
             log.warning("The database cannot be written now, going on: %s", error)
             return 0
@@ -290,11 +294,36 @@ def _judge_incidents() -> str:
     return ""
 
 
-def _record_heartbeat(trouble: str = "") -> None:
-    errors = Run.objects.exclude(projection_error="").values_list("run_id", flat=True)
-    stopped = f"The projection of {', '.join(errors)} has stopped." if errors else ""
-    note = " ".join(filter(None, (stopped, trouble)))
-    Heartbeat.objects.update_or_create(
-        name=HeartbeatName.PROJECTOR,
-        defaults={"at": timezone.now(), "pid": os.getpid(), "note": note},
-    )
+def _record_heartbeat(runs: Iterable[Run], trouble: str = "") -> None:
+    """`runs` are those that were just folded."""
+    stopped = list(Run.objects.exclude(projection_error="").only(*_READ_UP_TO))
+    names = ", ".join(run.run_id for run in stopped)
+    sentence = f"The projection of {names} has stopped." if stopped else ""
+    unread = [*map(_unread_since, runs), *map(_read_up_to, stopped)]
+    row = {
+        "at": timezone.now(),
+        "pid": os.getpid(),
+        "note": " ".join(filter(None, (sentence, trouble))),
+        "unread_since": min((each for each in unread if each is not None), default=None),
+    }
+    Heartbeat.objects.update_or_create(name=HeartbeatName.PROJECTOR, defaults=row)
+
+
+def _unread_since(run: Run) -> datetime | None:
+    """Returns the time of the run's oldest unread event by this clock, or None without any."""
+    try:
+        unread, _ = read_journal(_journal(run), run.journal_offset, bytes_max=1)  # one line
+    except (OSError, JournalCutShort, UndecodableEvent):
+        return _read_up_to(run)
+    if not unread:
+        return None
+    return moment(unread[0].at_ms) + timedelta(seconds=run.clock_behind_s)
+
+
+_READ_UP_TO = ("run_id", "last_event_at", "created_at", "clock_behind_s")
+
+
+def _read_up_to(run: Run) -> datetime:
+    """Returns the time of the newest event that was read: unread events are younger."""
+    newest = run.last_event_at or run.created_at
+    return newest + timedelta(seconds=run.clock_behind_s)

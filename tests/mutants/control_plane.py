@@ -6,6 +6,7 @@ SAVED = "tests/web/test_watched_savepoints.py"
 FLINK = "tests/web/test_watched_flink.py"
 FLINK_WORK = "tests/web/test_flink_work.py"
 DEPLOYED = "tests/web/test_deployment.py"
+PROJECTED = "tests/web/test_projector.py"
 TOLD = "tests/web/test_telemetry.py"
 STARTING = "tests/web/test_starting.py"
 TROUBLED = "tests/web/test_watched_incidents.py"
@@ -33,6 +34,31 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "except ImproperlyConfigured as trouble:",
             "except KeyError as trouble:",
             f"{STARTING}::test_an_invalid_setting_ends_each_process_with_one_line",
+        ),
+    ),
+    (
+        "a web server is ready only while the projector has read every event that is older than the"
+        " bound"
+    ): (
+        Mutant(
+            "ftdash/deployment/health.py",
+            "found = doctor.projector(seen.projector), doctor.journals(seen)",
+            "found = (doctor.projector(seen.projector),)",
+            f"{DEPLOYED}::test_a_server_is_ready_once_the_projector_has_read_all_old_events",
+        ),
+        Mutant(
+            "ftdash/projection/projector.py",
+            "min((each for each in unread if each is not None)",
+            "max((each for each in unread if each is not None)",
+            f"{PROJECTED}"
+            "::test_the_heartbeat_has_the_time_of_the_oldest_event_that_no_round_has_read",
+        ),
+        Mutant(
+            "ftdash/projection/projector.py",
+            "*map(_read_up_to, stopped)",
+            "*map(_read_up_to, [])",
+            f"{PROJECTED}"
+            "::test_the_events_of_a_stopped_projection_count_as_unread_since_its_last_one",
         ),
     ),
     "of processes that start together on a new home, all have the same secret key": (

@@ -680,6 +680,39 @@ def test_the_heartbeat_of_the_projector_reports_a_stopped_projection() -> None:
     assert beat.note == f"The projection of {run.run_id} has stopped."
 
 
+def test_the_heartbeat_has_the_time_of_the_oldest_event_that_no_round_has_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(projector, "READ_BYTES_MAX", 1)  # a round reads one line of each journal
+    story, younger = Story(new_run("flights")), Story(new_run("visits"))
+    began_ms = story.clock.now_ms
+    story.started().wait(1000).sampled().wait(1000).sampled()
+    younger.wait(60_000).started()
+
+    unread = []
+    for _ in range(7):
+        Projector().run_once()
+        unread.append(Heartbeat.objects.get(name="projector").unread_since)
+
+    ages_ms = [0, 0, 0, 0, 1000, 2000]
+    assert unread == [*(moment(began_ms + each) for each in ages_ms), None]
+
+
+def test_the_events_of_a_stopped_projection_count_as_unread_since_its_last_one() -> None:
+    run = new_run()
+    Story(run).started()
+    with run_directory(run).journal_file.open("ab") as file:
+        file.write(b"{}\n")
+    Projector().run_once()
+    Projector().run_once()
+
+    beat = Heartbeat.objects.get(name="projector")
+    run.refresh_from_db()
+
+    assert run.projection_error
+    assert beat.unread_since == run.last_event_at
+
+
 def long_story(run: Run) -> Story:
     """Tells one of everything. The rows of two such runs differ only in names and times."""
     story = Story(run)

@@ -180,7 +180,7 @@ def _liveness(name: HeartbeatName, beats: dict[str, Heartbeat], now: datetime) -
     if silent_s > settings.SILENT_AFTER_S:
         since = f"has been silent for {age(1000 * silent_s)}"
         return Liveness(False, beat.at, _SILENT[name].format(since=since))
-    return Liveness(True, beat.at, beat.note)
+    return Liveness(True, beat.at, beat.note, beat.unread_since)
 
 
 LATE_AFTER_INTERVALS = 3
