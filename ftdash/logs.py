@@ -25,6 +25,9 @@ from ftdash.telemetry import report_errors, request_span
 from pipelines.domain.texts import masked
 
 HEADER = "X-Request-ID"
+IN_META = "ftdash.request"
+"""The entry of `request.META` with the id; Django logs an error after the middleware."""
+
 IN_MESSAGES = "ftdash_request"
 """The header of a Celery message that contains the id of the request that sent the message."""
 
@@ -47,11 +50,17 @@ class JsonLines(logging.Formatter):
             "message": masked(record.getMessage()),
             "process": _process_name(),
             "pid": record.process,
-            "request": _request.get(),
+            "request": _request.get() or _id_in(record),
             "trace": masked(trace),
             **getattr(record, "facts", {}),
         }
         return json.dumps({key: value for key, value in said.items() if value != ""})
+
+
+def _id_in(record: logging.LogRecord) -> str:
+    """Returns the id of the request that Django attached to its record, or an empty string."""
+    request = getattr(record, "request", None)
+    return str(request.META.get(IN_META, "")) if isinstance(request, HttpRequest) else ""
 
 
 def _process_name() -> str:
@@ -70,6 +79,7 @@ def named_request(
     def answer(request: HttpRequest) -> HttpResponseBase:
         given = request.headers.get(HEADER, "")
         name = given if _VALID.fullmatch(given) else uuid.uuid4().hex
+        request.META[IN_META] = name
         token = _request.set(name)
         began = time.monotonic()
         try:

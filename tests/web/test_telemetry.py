@@ -68,6 +68,13 @@ def test_the_log_line_of_a_request_has_its_id_but_not_its_query(lines: Lines, si
     assert "abc" not in json.dumps(line)
 
 
+def test_the_line_about_a_request_that_failed_has_its_id_too(lines: Lines, site: object) -> None:
+    Client().get("/nowhere/", headers={HEADER: "from-the-proxy-8"})
+
+    [line] = [each for each in lines.all() if each["logger"] == "django.request"]
+    assert (line["message"], line["request"]) == ("Not Found: /nowhere/", "from-the-proxy-8")
+
+
 @pytest.mark.parametrize("given", ["", "short", "with\nbreak-and-more", 'quoted"-and-longer'])
 def test_an_invalid_request_id_is_replaced(lines: Lines, site: object, given: str) -> None:
     headers = {} if "\n" in given else {HEADER: given}
