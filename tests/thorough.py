@@ -70,6 +70,7 @@ SLOW = (
     "test_the_log_of_a_worker_has_the_id_of_the_request_that_sent_the_errand",
     "tests/web/test_time_axes.py",
     "tests/web/test_trusted_proxies.py",
+    "tests/web/test_two_servers.py",
     "tests/web/test_watched_flink_killed.py",
 )
 """Directories, files and tests (`file::test`)."""

@@ -37,6 +37,18 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
+        "people notice nothing if one of two web servers is killed: no request fails, sessions and"
+        " event streams continue"
+    ): (
+        Mutant(
+            "docs/how-to/container/Caddyfile",
+            "lb_try_duration 5s",
+            "lb_try_duration 0",
+            "tests/web/test_two_servers.py"
+            "::test_people_notice_nothing_when_one_of_two_servers_is_killed",
+        ),
+    ),
+    (
         "a web server is ready only while the projector has read every event that is older than the"
         " bound"
     ): (
