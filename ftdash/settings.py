@@ -4,6 +4,7 @@ Everything that differs between machines comes from the environment, with defaul
 one machine, on loopback, with nothing installed. Names start with FTDASH_.
 """
 
+import logging
 import os
 import re
 import secrets
@@ -390,6 +391,8 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": "WARNING"},
     "loggers": {"ftdash.requests": {"level": "INFO" if LOG_JSON else "WARNING"}},
 }
+if LOG_JSON:  # Python itself writes a warning as plain text
+    logging.captureWarnings(True)
 
 LANGUAGE_CODE = "en"
 USE_I18N = False
