@@ -33,9 +33,6 @@ SLOW = (
     "test_bytes_outside_the_wire_format_are_rejected_without_a_registry_request",
     "tests/unit/connectors/kafka/test_protobuf.py::"
     "test_each_record_of_arbitrary_bytes_is_a_row_or_a_problem",
-    "tests/unit/embedded/test_accounts.py::"
-    "test_passwords_survive_a_restart_unless_new_ones_are_requested",
-    "tests/unit/embedded/test_accounts.py::test_the_admin_may_act_and_the_operator_may_only_see",
     "tests/unit/flows/test_flight_data.py::test_every_row_of_the_year_is_there_once_in_order",
     "tests/unit/nexmark/test_answers.py::"
     "test_a_query_gives_the_same_result_as_duckdb_for_a_million_events",

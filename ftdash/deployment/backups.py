@@ -15,11 +15,13 @@ import sqlite3
 import subprocess
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Self, cast
 
 import msgspec
 from django.apps import apps
@@ -31,13 +33,20 @@ from django.utils import timezone
 
 from ftdash.deployment import doctor
 from pipelines.disk.files import FOR_OWNER, replace_atomically
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import UNDECODABLE, Rejected, check
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 DATABASE = "database"
 OF_HOME = ("secret_key", "installation_id")
+FILES = (MANIFEST, DATABASE, *OF_HOME)
+BROKEN = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, *UNDECODABLE)
+"""The errors that reading an archive raises for its bytes."""
+
 MANIFEST_BYTES_MAX = 1 << 20
+HEADER_BYTES_MAX = 1 << 16
+"""Of a header that gives a long name, or the time of a file."""
+
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 PROGRAM_ENDS_IN_S = 24 * 3600.0
 
@@ -101,14 +110,10 @@ def restore_backup(path: Path) -> Manifest:
             f"There is an installation in {_place()} already. Restore into an empty one: name"
             " another home by FTDASH_HOME, or another database by FTDASH_DATABASE_URL."
         )
-    with _opened(path) as (manifest, archive), tempfile.TemporaryDirectory() as directory:
-        _check_fits(manifest, path)
-        for name, digest in manifest.sha256.items():
-            part = Path(directory) / name
-            with part.open("wb") as copy:
-                shutil.copyfileobj(_file(archive, name, path), copy)
-            if _digest(part) != digest:
-                raise Rejected(f"{path} is damaged: the file {name} in it has changed.")
+    manifest = read_manifest(path)
+    _check_fits(manifest, path)
+    with tempfile.TemporaryDirectory() as directory:
+        unpack(path, Path(directory))
         _load(Path(directory) / DATABASE)
         for name in manifest.sha256.keys() & set(OF_HOME):
             content = (Path(directory) / name).read_bytes()
@@ -119,8 +124,15 @@ def restore_backup(path: Path) -> Manifest:
 
 def read_manifest(path: Path) -> Manifest:
     """Raises Rejected if this is not a backup."""
-    with _opened(path) as (manifest, _):
-        return manifest
+    with _opened(path) as archive:
+        return archive.manifest
+
+
+def unpack(path: Path, directory: Path) -> None:
+    """Writes the files that the manifest names. Raises Rejected if one is missing or has changed,
+    or if there is no room for it."""
+    with _opened(path) as archive:
+        archive.unpack(directory)
 
 
 def _check_database_answers() -> None:
@@ -179,7 +191,10 @@ def _load(source: Path) -> None:
             closing(sqlite3.connect(source)) as copy,
             closing(sqlite3.connect(connection.settings_dict["NAME"])) as target,
         ):
-            copy.backup(target)
+            try:
+                copy.backup(target)
+            except sqlite3.DatabaseError as error:
+                raise Rejected(f"The database in the backup cannot be read: {error}.") from error
         return
     _run_postgres(
         "pg_restore", ["--no-owner", "--exit-on-error", "--single-transaction", str(source)]
@@ -222,31 +237,80 @@ def _pack(target: Path, manifest: Manifest, parts: dict[str, Path]) -> None:
         os.fsync(file.fileno())
 
 
+class _Member(tarfile.TarInfo):
+    """Refuses a header that would take much memory: `tarfile` reads a long name as a whole."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)
+        if found.size < 0 or (not found.isreg() and found.size > HEADER_BYTES_MAX):
+            raise tarfile.ReadError(f"a header has {found.size:,} bytes")
+        return found
+
+
+class _Archive:
+    """The files of a backup: a manifest, and the plain files that it names."""
+
+    def __init__(self, archive: tarfile.TarFile, path: Path) -> None:
+        self._archive, self._path = archive, path
+        found = list(islice(archive, len(FILES) + 1))
+        if len(found) > len(FILES) or not all(_is_plain(each) for each in found):
+            raise Rejected(f"{path} holds files that no backup has.")
+        self._members = {each.name: each for each in found}
+        self.manifest = self._read_manifest()
+
+    def unpack(self, directory: Path) -> None:
+        for name, digest in self.manifest.sha256.items():
+            size, free = self._member(name).size, shutil.disk_usage(directory).free
+            if size > free:
+                raise Rejected(
+                    f"The file {name} in {self._path} has {size:,} bytes, and {directory} has only"
+                    f" {free:,} left; free some, or set TMPDIR to a larger place."
+                )
+            part = directory / name
+            with part.open("wb") as copy:
+                shutil.copyfileobj(self._open(name), copy)
+            if _digest(part) != digest:
+                raise Rejected(f"{self._path} is damaged: the file {name} in it has changed.")
+
+    def _read_manifest(self) -> Manifest:
+        written = self._open(MANIFEST).read(MANIFEST_BYTES_MAX)
+        manifest = msgspec.json.decode(written, type=Manifest)
+        if manifest.format != FORMAT or DATABASE not in manifest.sha256:
+            raise Rejected(
+                f"{self._path} has format {manifest.format}; this version reads {FORMAT}."
+            )
+        if manifest.sha256.keys() - {DATABASE, *OF_HOME}:
+            raise Rejected(f"{self._path} holds files that no backup has.")
+        return manifest
+
+    def _member(self, name: str) -> tarfile.TarInfo:
+        if name not in self._members:
+            raise Rejected(
+                f"{self._path} is no backup of ftdash: the file {name} is missing in it."
+            )
+        return self._members[name]
+
+    def _open(self, name: str) -> IO[bytes]:
+        found = self._archive.extractfile(self._member(name))
+        check(found is not None, "a plain file has content", name=name)
+        return cast(IO[bytes], found)
+
+
+def _is_plain(member: tarfile.TarInfo) -> bool:
+    """A sparse file may claim any size, and a link may lead to itself."""
+    return member.isreg() and not member.issparse() and member.name in FILES
+
+
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Manifest, tarfile.TarFile]]:
+def _opened(path: Path) -> Iterator[_Archive]:
     try:
-        with tarfile.open(path, "r:gz") as archive:
-            written = _file(archive, MANIFEST, path).read(MANIFEST_BYTES_MAX)
-            manifest = msgspec.json.decode(written, type=Manifest)
-            if manifest.format != FORMAT or DATABASE not in manifest.sha256:
-                raise Rejected(f"{path} has format {manifest.format}; this version reads {FORMAT}.")
-            if manifest.sha256.keys() - {DATABASE, *OF_HOME}:
-                raise Rejected(f"{path} holds files that no backup has.")
-            yield manifest, archive
+        with tarfile.open(path, "r:gz", tarinfo=_Member) as archive:
+            yield _Archive(archive, path)
     except FileNotFoundError:
         raise Rejected(f"There is no file {path}.") from None
-    except (tarfile.TarError, EOFError, msgspec.DecodeError, OSError) as error:
+    except BROKEN as error:
         raise Rejected(f"{path} is no backup of ftdash, or is damaged: {error}") from error
-
-
-def _file(archive: tarfile.TarFile, name: str, path: Path) -> IO[bytes]:
-    try:
-        found = archive.extractfile(name)
-    except KeyError:
-        found = None
-    if found is None:
-        raise Rejected(f"{path} is no backup of ftdash: the file {name} is missing in it.")
-    return found
 
 
 def _digest(path: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct, field
 
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import UNDECODABLE, Rejected
 
 Answer = TypeVar("Answer")
 NOT_SET = -1
@@ -311,7 +311,7 @@ def decoded(content: bytes, type_: type[Answer], asked: str) -> Answer:
     """Raises Rejected if this is not an answer of Flink."""
     try:
         return msgspec.json.decode(content, type=type_)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise Rejected(f"Its answer to {asked} is none of Flink: {error}") from error
 
 
@@ -319,6 +319,6 @@ def first_error(content: bytes) -> str:
     """Returns the first line of Flink's own message, or an empty string if there is none."""
     try:
         found = msgspec.json.decode(content, type=Errors).errors
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         return ""
     return found[0].strip().partition("\n")[0][:500] if found else ""

@@ -19,14 +19,15 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from ftdash.times import moment
+from ftdash.times import moment, moment_or_none
 from ftdash.watching.progress import BatchFigures, Kind
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import UNDECODABLE, Rejected
 from pipelines.domain.run import scheme_of
 from pipelines.storage.roots import StorageRoots
 from pipelines.structured import doctor
 from pipelines.structured.directory import read_query
 from pipelines.structured.findings import Severity
+from pipelines.structured.formats import LONG_MAX
 from pipelines.structured.query import Batch, QueryDirectory
 from pipelines.structured.recovery import recovery_points
 
@@ -35,6 +36,9 @@ POINTS_MAX = 200
 FINDINGS_MAX = 100
 RETAINED_BATCHES = 100
 """Spark's default of `spark.sql.streaming.minBatchesToRetain`."""
+
+MOMENT_MAX_MS = 253_402_300_799_000
+"""The end of the year 9999."""
 
 LOG_EVENTS_MAX = 5_000
 """The most events in one step; the next step continues."""
@@ -176,10 +180,16 @@ def _points(query: QueryDirectory) -> list[Point]:
             longest_chain=each.longest_chain,
             kept_until_ms=None
             if pace_ms is None
-            else times[-1] + round(pace_ms * (each.batch_id + RETAINED_BATCHES - newest)),
+            else _possible(
+                times[-1] + round(pace_ms * (each.batch_id + RETAINED_BATCHES - newest))
+            ),
         )
         for each in reversed(found)
     ]
+
+
+def _possible(epoch_ms: int) -> int | None:
+    return epoch_ms if 0 < epoch_ms <= MOMENT_MAX_MS else None
 
 
 def _batches(query: QueryDirectory) -> list[BatchFigures]:
@@ -198,14 +208,15 @@ def _figures(batch: Batch, before: Batch | None) -> BatchFigures:
     took_ms = None if committed_ms is None else max(0, committed_ms - planned_ms)
     sources = [_source(batch, before, index) for index in range(len(batch.sources))]
     rows = [each["rows"] for each in sources if each["rows"] is not None]
+    watermark_ms = _possible(batch.watermark_ms or 0)
     return BatchFigures(
         batch_id=batch.batch_id,
         at=moment(planned_ms),
         duration_ms=took_ms,
-        rows=sum(rows) if sources and len(rows) == len(sources) else None,
+        rows=min(sum(rows), LONG_MAX) if sources and len(rows) == len(sources) else None,
         input_rows_per_s=None,
         processed_rows_per_s=None,
-        watermark=moment(batch.watermark_ms) if batch.watermark_ms else None,
+        watermark=moment_or_none(watermark_ms),
         phases_ms={},
         operators=[],
         sources=sources,
@@ -288,7 +299,7 @@ def _log_files(place: Path) -> list[Path]:
     if not place.is_dir():
         return []
     named = [each for each in place.iterdir() if each.name.startswith("events_")]
-    numbered = [each for each in named if each.name.split("_")[1].isdigit()]
+    numbered = [each for each in named if each.name.split("_")[1].isdecimal()]
     return sorted(numbered, key=lambda each: int(each.name.split("_")[1]))
 
 
@@ -318,14 +329,15 @@ def _event(line: bytes, newest: dict[str, str]) -> dict[str, Any] | None:
     """`newest` has the last time in each run, because the end of a run has no time of its own."""
     try:
         found = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None
-    kind = _KINDS.get(found.get("Event", "")) if isinstance(found, dict) else None
+    kind = _KINDS.get(str(found.get("Event"))) if isinstance(found, dict) else None
     if kind is None:
         return None
     if kind is Kind.PROGRESS:
-        progress = found.get("progress") or {}
-        newest[str(progress.get("runId"))] = str(progress.get("timestamp"))
+        progress = found.get("progress")
+        if isinstance(progress, dict):
+            newest[str(progress.get("runId"))] = str(progress.get("timestamp"))
         return {"kind": kind.value, "progress": progress}
     run_id = str(found.get("runId"))
     at = found.get("timestamp") or newest.get(run_id) or datetime.now(UTC).isoformat()

@@ -30,10 +30,13 @@ def batches_of(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 def batch_of(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     """Raises ValueError or ArrowException when a line is no row of the schema."""
-    rows = [json.loads(line) for line in lines]
-    if any(not isinstance(row, dict) or row.keys() != set(schema.names) for row in rows):
-        raise ValueError("a line has other columns than the sink takes")
-    columns = [_column([row[field.name] for row in rows], field.type) for field in schema]
+    try:
+        rows = [json.loads(line) for line in lines]
+        if any(not isinstance(row, dict) or row.keys() != set(schema.names) for row in rows):
+            raise ValueError("a line has other columns than the sink takes")
+        columns = [_column([row[field.name] for row in rows], field.type) for field in schema]
+    except (ArithmeticError, RecursionError) as error:  # of Decimal, and of endless nesting
+        raise ValueError(str(error)) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

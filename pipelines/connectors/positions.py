@@ -26,7 +26,14 @@ from pipelines.connectors.split_progress import (
     SplitPositions,
     SplitProgress,
 )
-from pipelines.domain.errors import InputLost, Rejected, Retryable
+from pipelines.domain.errors import (
+    UNDECODABLE,
+    InputLost,
+    InvariantViolated,
+    ProtocolError,
+    Rejected,
+    Retryable,
+)
 from pipelines.domain.ids import Uid
 
 Listings = Mapping[str, Sequence[str]]
@@ -47,7 +54,13 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def unpacked(cls, packed: bytes) -> "Beginning":
-        return msgspec.json.decode(zlib.decompress(packed), type=cls) if packed else cls()
+        """Raises ProtocolError if `packed` made something else."""
+        if not packed:
+            return cls()
+        try:
+            return msgspec.json.decode(zlib.decompress(packed), type=cls)
+        except (zlib.error, InvariantViolated, *UNDECODABLE) as error:
+            raise ProtocolError(f"what the sources begin with cannot be read: {error}") from error
 
 
 @contextmanager

@@ -23,14 +23,24 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import xxhash
 
-from pipelines.domain.errors import check
+from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.ledger import SplitRange
 from pipelines.domain.snapshots import Json
+
+T = TypeVar("T")
+
+
+def _converted(stored: Json, kind: type[T]) -> T:
+    """Raises msgspec.ValidationError, also for positions that no source has."""
+    try:
+        return msgspec.convert(stored, kind)
+    except InvariantViolated as error:
+        raise msgspec.ValidationError(str(error)) from error
 
 
 class SeenSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,7 +110,7 @@ class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     @classmethod
     def from_json(cls, stored: Json) -> "SplitPositions":
         """Raises msgspec.ValidationError if these are not positions."""
-        return msgspec.convert(stored, cls)
+        return _converted(stored, cls)
 
 
 def initial(subtask: int, parallelism: int) -> SplitPositions:
@@ -142,6 +152,9 @@ def _check_complete(old: Sequence[SplitPositions]) -> None:
 PACK_NAMES = 1_000
 """How many names become a pack; fewer are kept as they are."""
 
+PACK_BYTES_MAX = 64 << 20
+"""Of an unpacked pack; names have at most a few kilobytes."""
+
 Pack: TypeAlias = str
 """A pack is text, so that a snapshot takes it without a copy."""
 
@@ -163,7 +176,11 @@ def packs_of(names: Sequence[str]) -> Iterator[Pack]:
 def names_in(pack: Pack) -> list[str]:
     """Raises msgspec.ValidationError if this is no pack."""
     try:
-        return _decoder.decode(zlib.decompress(b64decode(pack, validate=True)))
+        unpacking = zlib.decompressobj()
+        names = unpacking.decompress(b64decode(pack, validate=True), PACK_BYTES_MAX)
+        if not unpacking.eof:
+            raise ValueError("cut off, or too large")
+        return _decoder.decode(names)
     except (ValueError, zlib.error, msgspec.DecodeError) as error:
         raise msgspec.ValidationError(f"the names of finished splits: {error}") from error
 
@@ -235,7 +252,7 @@ class NamedPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     @classmethod
     def from_json(cls, stored: Json) -> "NamedPositions":
         """Raises msgspec.ValidationError if these are not positions."""
-        return msgspec.convert(stored, cls)
+        return _converted(stored, cls)
 
 
 class OwnedSplits(NamedTuple):

@@ -20,6 +20,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
+from pipelines.disk.archives import BROKEN_ARCHIVE
 from pipelines.domain.errors import Rejected, check
 from pipelines.domain.run import DIGITS_SHOWN, ShippedCode
 from pipelines.packages.wheel import Wheel, digest_of, read_wheel
@@ -126,15 +127,18 @@ def _taken(names: Iterable[str]) -> dict[str, ModuleType]:
 def _unpacked(wheel: Path) -> Path:
     """Unpacks a wheel: compiled modules cannot be imported from an archive.
 
-    Another process may do the same at the same time.
+    Another process may do the same at the same time. Raises Rejected if the archive is broken.
     """
     place = wheel.with_name(f"{wheel.name}.unpacked")
     if place.is_dir():
         return place
     with tempfile.TemporaryDirectory(prefix=".", dir=wheel.parent) as unfinished:
         whole = Path(unfinished) / place.name
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(whole)
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(whole)
+        except BROKEN_ARCHIVE as error:
+            raise Rejected(f"{wheel} cannot be unpacked: {error}. Build it again.") from error
         try:
             whole.rename(place)
         except OSError:

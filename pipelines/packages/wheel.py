@@ -23,12 +23,13 @@ from email.parser import HeaderParser
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, sys_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from pipelines import __version__
+from pipelines.disk.archives import BROKEN_ARCHIVE, read_file
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import ShippedCode
 
@@ -36,6 +37,9 @@ GROUP = "ftdash.pipelines"
 """The group of entry points in which a package declares its pipelines."""
 
 OWN = frozenset({"pipelines", "ftdash"})
+METADATA_BYTES_MAX = 1 << 20
+NAME_LENGTH_MAX = 100
+"""Of a project, which is part of the name of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def read_wheel(path: Path) -> Wheel:
             names = archive.namelist()
             metadata = _text(archive, names, "METADATA")
             entry_points = _text(archive, names, "entry_points.txt")
-    except (zipfile.BadZipFile, UnicodeDecodeError, NotImplementedError, RuntimeError) as error:
+    except BROKEN_ARCHIVE as error:
         raise Rejected(f"{path} cannot be read as a wheel: {error}. Build it again.") from error
     _check_python(path, HeaderParser().parsestr(metadata).get("Requires-Python", ""))
     modules = frozenset(_modules(names))
@@ -103,18 +107,21 @@ def _check_python(path: Path, required: str) -> None:
     here = platform.python_version()
     try:
         fits = SpecifierSet(required).contains(here, prereleases=True)
-    except InvalidSpecifier as error:
+    except ValueError as error:
         raise Rejected(f"{path.name} requires the Python {required!r}: {error}.") from error
     if not fits:
         raise Rejected(f"{path.name} requires Python {required}, and ftdash runs Python {here}.")
 
 
 def _text(archive: zipfile.ZipFile, names: Iterable[str], file: str) -> str:
-    """Returns a file of the wheel's metadata, or an empty text if it has none."""
+    """Returns a file of the wheel's metadata, or an empty text if it has none.
+
+    Raises one of BROKEN_ARCHIVE.
+    """
     for name in names:
         parts = PurePosixPath(name).parts
         if len(parts) == 2 and parts[0].endswith(".dist-info") and parts[1] == file:
-            return archive.read(name).decode()
+            return read_file(archive, name, METADATA_BYTES_MAX).decode()
     return ""
 
 
@@ -225,15 +232,20 @@ def _project_of(folder: Path, default: str) -> _Project:
         return _Project(default, UNKNOWN_VERSION)
     try:
         declared: dict[str, Any] = tomllib.loads(file.read_text()).get("project", {})
+        name = str(declared.get("name", default))
+        if "name" in declared:
+            canonicalize_name(name, validate=True)
+        if len(name) > NAME_LENGTH_MAX:
+            raise ValueError(f"the name has more than {NAME_LENGTH_MAX} letters")
         version = str(Version(str(declared.get("version", UNKNOWN_VERSION))))
         entry_points = {
             str(group): {str(name): str(value) for name, value in entries.items()}
             for group, entries in declared.get("entry-points", {}).items()
         }
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, InvalidVersion, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:  # tomllib's are ValueErrors
         raise Rejected(f"{file} cannot be read: {error}.") from error
     requires = str(declared.get("requires-python", ""))
-    return _Project(str(declared.get("name", default)), version, requires, entry_points)
+    return _Project(name, version, requires, entry_points)
 
 
 def _metadata(project: _Project) -> Iterator[tuple[str, str]]:

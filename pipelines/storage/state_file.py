@@ -197,7 +197,7 @@ def decoded(name: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
         batches = _arrow_batches(_open_arrow(name, content))
     try:
         yield from batches
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # the last, of base64 and of a cast
         raise _not_rows(name, error) from error
 
 

@@ -20,6 +20,7 @@ from pipelines.structured.formats import (
     Problem,
     commit_of,
     crc_length_of,
+    is_number,
     operator_of,
     plan_of,
     query_id_of,
@@ -37,8 +38,8 @@ from pipelines.structured.query import (
 
 OPENED_OBJECTS_MAX = 200
 """The newest batches to open in an object store, where each file costs a request."""
-STATE_FILE = re.compile(r"(\d+)(?:_([^./]+))?\.(delta|snapshot|changelog|zip)$")
-LOG_FILE = re.compile(r"(\d+)(\.compact)?$")
+STATE_FILE = re.compile(r"([0-9]{1,18})(?:_([^./]+))?\.(delta|snapshot|changelog|zip)$")
+LOG_FILE = re.compile(r"([0-9]{1,18})(\.compact)?$")
 SINK_LOG = "_spark_metadata"
 OWN_FILES = ("metadata", "savepoint.json")
 NOT_STORES = ("SSTs", "_metadata", "_stateSchema")
@@ -129,7 +130,7 @@ class _SortedFiles:
         self.offsets = {
             int(file.name): file
             for file in offsets
-            if file.path.count("/") == 1 and file.name.isdigit()
+            if file.path.count("/") == 1 and is_number(file.name)
         }
 
     def _sort(self, file: ListedFile) -> None:
@@ -144,14 +145,14 @@ class _SortedFiles:
                 self.strangers.append(file)
         elif folders[0] in ("offsets", "commits"):
             log = self.offsets if folders[0] == "offsets" else self.commits
-            if len(folders) == 1 and name.isdigit():
+            if len(folders) == 1 and is_number(name):
                 log[int(name)] = file
             else:
                 self.strangers.append(file)
         elif folders[0] == "sources" and len(folders) == 2:
             if (match := LOG_FILE.match(name)) is not None:
                 self.sources[folders[1]].setdefault(int(match[1]), []).append(file)
-        elif folders[0] == "state" and len(folders) >= 2 and folders[1].isdigit():
+        elif folders[0] == "state" and len(folders) >= 2 and is_number(folders[1]):
             self._sort_state(file, folders)
         else:
             self.deep.append(file)
@@ -159,7 +160,7 @@ class _SortedFiles:
     def _sort_state(self, file: ListedFile, folders: list[str]) -> None:
         operator_id = int(folders[1])
         self.operators.add(operator_id)
-        if len(folders) >= 3 and folders[2].isdigit():
+        if len(folders) >= 3 and is_number(folders[2]):
             has_store = len(folders) > 3 and folders[3] not in NOT_STORES
             store = folders[3] if has_store else "default"
             self.state[operator_id, int(folders[2]), store].append(file)

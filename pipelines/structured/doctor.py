@@ -11,7 +11,7 @@ from itertools import pairwise, takewhile
 from statistics import median
 
 from pipelines.structured.findings import Finding, Kind, finding
-from pipelines.structured.formats import Problem, SourceKind, SourceOffset
+from pipelines.structured.formats import Problem, SourceKind, SourceOffset, is_number
 from pipelines.structured.query import (
     Batch,
     FileLog,
@@ -120,7 +120,7 @@ def _kind_of(problem: FileProblem) -> Kind:
 
 def _batch_of(path: str) -> int | None:
     folder, _, name = path.rpartition("/")
-    return int(name) if folder in ("offsets", "commits") and name.isdigit() else None
+    return int(name) if folder in ("offsets", "commits") and is_number(name) else None
 
 
 def _logs(query: QueryDirectory, observed: Observed) -> Iterator[Finding]:

@@ -5,13 +5,15 @@ Source: Spark 4.3, `OffsetSeqLog`, `CommitLog`, `CompactibleFileStreamLog`, `Ope
 and Hadoop's `ChecksumFileSystem` for the `.crc` files.
 """
 
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from pipelines.domain.errors import UNDECODABLE
 
@@ -122,26 +124,32 @@ class OperatorInfo:
     stores: tuple[StoreInfo, ...]
 
 
+LONG_MAX = 2**63 - 1
+_Long = Annotated[int, Meta(ge=-LONG_MAX - 1, le=LONG_MAX)]
+_Millis = Annotated[int, Meta(ge=0, le=253_402_300_799_000)]
+"""In ms since the epoch, up to the year 9999."""
+
+
 class _Metadata(msgspec.Struct):
     id: str
 
 
 class _PlanHead(msgspec.Struct):
-    batchWatermarkMs: int  # noqa: N815
-    batchTimestampMs: int  # noqa: N815
+    batchWatermarkMs: _Long  # noqa: N815
+    batchTimestampMs: _Millis  # noqa: N815
     conf: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class _CommitBody(msgspec.Struct):
-    nextBatchWatermarkMs: int = 0  # noqa: N815
+    nextBatchWatermarkMs: _Long = 0  # noqa: N815
     stateUniqueIds: dict[int, list[list[str]]] | None = None  # noqa: N815
 
 
 class _LogLine(msgspec.Struct):
     path: str
-    batchId: int = -1  # noqa: N815
-    size: int = 0
-    modificationTime: int = 0  # noqa: N815
+    batchId: _Long = -1  # noqa: N815
+    size: _Long = 0
+    modificationTime: _Long = 0  # noqa: N815
 
 
 class _OperatorName(msgspec.Struct):
@@ -164,6 +172,11 @@ _PLAN_HEAD = msgspec.json.Decoder(_PlanHead)
 _COMMIT = msgspec.json.Decoder(_CommitBody)
 _LOG_LINE = msgspec.json.Decoder(_LogLine)
 _OPERATOR = msgspec.json.Decoder(_OperatorBody)
+
+
+def is_number(name: str) -> bool:
+    """True if the name of a file or folder can be that of a batch, operator or partition."""
+    return re.fullmatch("[0-9]{1,18}", name) is not None
 
 
 def query_id_of(content: bytes) -> str:

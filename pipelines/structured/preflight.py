@@ -10,7 +10,6 @@ runs nothing of it.
 """
 
 import base64
-import binascii
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -513,7 +512,7 @@ def _schemas(operator: _Operator) -> dict[str, StateSchema]:
     for store, encoded in operator.schemas.items():
         try:
             schema = schema_of(base64.b64decode(encoded, validate=True))
-        except (Damaged, binascii.Error) as error:
+        except (Damaged, ValueError) as error:
             raise Rejected(
                 f"The plan holds a damaged schema of operator {operator.id}, store {store}; write"
                 " it again with `explain` of ftdash_listener."

@@ -16,6 +16,7 @@ from io import BytesIO
 
 import msgspec
 
+from pipelines.disk.archives import BROKEN_ARCHIVE, read_file
 from pipelines.domain.errors import UNDECODABLE
 from pipelines.storage.trees import ListedFile, Tree
 from pipelines.structured.formats import (
@@ -190,6 +191,7 @@ def _ids_by_version(
 
 
 SNAPSHOT_METADATA = "metadata"
+SNAPSHOT_METADATA_BYTES_MAX = 64 << 20
 MARKS_MAX_BYTES = 1 << 20
 
 
@@ -288,7 +290,7 @@ class _Verification:
         if content is None or file.kind is not StateKind.ZIP:
             return
         try:
-            snapshot = _snapshot_of(content)
+            snapshot = snapshot_of(content)
         except Damaged as damage:
             path = file.file.path
             self.problems.append(FileProblem(path, damage.problem, f"{path} {damage}."))
@@ -321,13 +323,13 @@ class _Verification:
             raise Damaged(Problem.LENGTH, f"has {len(content)} bytes instead of {expected}")
 
 
-def _snapshot_of(content: bytes) -> _Snapshot:
+def snapshot_of(content: bytes) -> _Snapshot:
     try:
         with zipfile.ZipFile(BytesIO(content)) as archive:
             if (torn := archive.testzip()) is not None:
                 raise Damaged(Problem.CHECKSUM, f"holds a damaged {torn}")
-            described = archive.read(SNAPSHOT_METADATA)
-    except (zipfile.BadZipFile, KeyError, EOFError, ValueError) as error:
+            described = read_file(archive, SNAPSHOT_METADATA, SNAPSHOT_METADATA_BYTES_MAX)
+    except BROKEN_ARCHIVE as error:
         raise Damaged(Problem.TORN, f"is no whole archive: {error}") from error
     _, _, body = described.partition(b"\n")
     try:

@@ -9,7 +9,29 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "    except UnicodeDecodeError as error:\n",
             "    except KeyError as error:\n",
             (
-                "tests/unit/test_outside_input.py::test_content_that_once_raised_another_error_is_damaged"
+                "tests/unit/test_outside_input.py::"
+                "test_a_file_of_a_spark_query_is_read_or_reported_as_damaged"
+            ),
+        ),
+        Mutant(
+            "ftdash/flink_clusters/bodies.py",
+            "    except UNDECODABLE:\n",
+            "    except msgspec.DecodeError:\n",
+            ("tests/unit/test_outside_reports.py::test_any_error_of_a_cluster_is_a_line_or_empty"),
+        ),
+        Mutant(
+            "ftdash/deployment/backups.py",
+            "    return member.isreg() and not member.issparse() and member.name in FILES\n",
+            "    return True\n",
+            "tests/unit/test_outside_reports.py::test_a_malicious_archive_is_no_backup",
+        ),
+        Mutant(
+            "pipelines/packages/wheel.py",
+            "    except BROKEN_ARCHIVE as error:\n",
+            "    except zipfile.BadZipFile as error:\n",
+            (
+                "tests/unit/test_outside_files.py::"
+                "test_any_content_is_a_value_or_the_error_that_callers_handle"
             ),
         ),
     ),

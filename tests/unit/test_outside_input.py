@@ -1,12 +1,9 @@
 """Parsers of input from outside the process give a value or the error that callers handle.
 
-They do so for any bytes, and raise no other error. Hypothesis draws both plain bytes and valid
-content with a few bytes changed. A failure prints its example, and the next run tries it first
-(`var/fuzz`). Examples that once failed stay in `FOUND`. `FTDASH_FUZZ_EXAMPLES` sets how many
-examples are drawn.
+They do so for any bytes, and raise no other error. `tests/fuzzing.py` draws both plain bytes and
+valid content with a few bytes or values changed.
 """
 
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -18,9 +15,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from hypothesis.database import DirectoryBasedExampleDatabase
 
 from pipelines.bus.announce import announce_nothing
 from pipelines.bus.inbox import Inbox, submit
@@ -31,7 +25,7 @@ from pipelines.bus.journal import (
     every_envelope,
     newest_event,
 )
-from pipelines.bus.lease import Lease, give_sign, newest_sign, owner_of
+from pipelines.bus.lease import Lease, newest_sign, owner_of
 from pipelines.channels.channel import NetworkLimits
 from pipelines.channels.handshake import (
     ANSWER_BYTES,
@@ -73,43 +67,12 @@ from pipelines.runtime.control import MASTER_DECODER, SLOT_DECODER, Beat, Contro
 from pipelines.storage.manifests import seal, unseal
 from pipelines.structured import formats
 from pipelines.structured.formats import Damaged
-
-EXAMPLES = int(os.environ.get("FTDASH_FUZZ_EXAMPLES", "40"))
-KEPT = Path(__file__).parents[2] / "var" / "fuzz"
-drawn = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    database=DirectoryBasedExampleDatabase(KEPT),
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
+from tests.fuzzing import anything_like, drawn, fuzz, only_raising
 
 TOKEN = "token"
 LIMITS = NetworkLimits(max_frame_bytes=1 << 16)
 ATTEMPT = Attempt(1)
 RUN = RunId("run-1")
-
-
-@st.composite
-def changed(draw: st.DrawFn, valid: bytes) -> bytes:
-    """Draws `valid` with some bytes replaced, a part cut out or doubled, or the end cut off."""
-    content = bytearray(valid)
-    for _ in range(draw(st.integers(0, 4))):
-        at = draw(st.integers(0, max(0, len(content) - 1)))
-        match draw(st.sampled_from(["replace", "cut", "double", "end"])):
-            case "replace":
-                content[at : at + 1] = bytes([draw(st.integers(0, 255))])
-            case "cut":
-                del content[at : at + draw(st.integers(1, 8))]
-            case "double":
-                content[at:at] = content[at : at + draw(st.integers(1, 8))]
-            case "end":
-                del content[at:]
-    return bytes(content)
-
-
-def anything_like(valid: bytes) -> st.SearchStrategy[bytes]:
-    return st.one_of(st.binary(max_size=200), changed(valid))
 
 
 def sent(content: bytes, receive: Callable[[socket.socket], Any]) -> Any:
@@ -145,15 +108,13 @@ def an_answer() -> bytes:
         return near.recv(ANSWER_BYTES)
 
 
-@drawn
-@given(content=anything_like(an_answer()))
+@drawn("server handshake", anything_like(an_answer()))
 def test_a_server_rejects_a_client_that_sends_arbitrary_bytes(content: bytes) -> None:
     with pytest.raises(HandshakeRefused):
         sent(content, lambda near: verify_token(near, TOKEN, attempt=ATTEMPT, timeout_ms=2_000))
 
 
-@drawn
-@given(content=anything_like(b"ftdash/1" + bytes(32) + bytes([0]) + bytes(32)))
+@drawn("client handshake", anything_like(b"ftdash/1" + bytes(32) + bytes([0]) + bytes(32)))
 def test_a_client_rejects_a_server_that_sends_arbitrary_bytes(content: bytes) -> None:
     with pytest.raises((ProtocolError, OSError)):
         sent(
@@ -195,15 +156,13 @@ def frames_of(near: socket.socket, expected: frozenset[Kind]) -> int:
     return count
 
 
-@drawn
-@given(content=anything_like(a_forward_stream()))
+@drawn("forward frames", anything_like(a_forward_stream()))
 def test_a_receiver_reads_frames_or_raises_a_protocol_error(content: bytes) -> None:
     with suppress(ProtocolError):
         assert sent(content, lambda near: frames_of(near, FORWARD)) >= 0
 
 
-@drawn
-@given(content=anything_like(grant_frame(1, 9, 5) + bytes_frame(Kind.CREDIT, 1, 4)))
+@drawn("backward frames", anything_like(grant_frame(1, 9, 5) + bytes_frame(Kind.CREDIT, 1, 4)))
 def test_a_sender_reads_frames_or_raises_a_protocol_error(content: bytes) -> None:
     with suppress(ProtocolError):
         assert sent(content, lambda near: frames_of(near, BACKWARD)) >= 0
@@ -231,12 +190,7 @@ INJECT = Inject(
 
 
 @pytest.mark.parametrize("decoder", [SLOT_DECODER, MASTER_DECODER])
-@drawn
-@given(
-    content=st.one_of(
-        anything_like(a_control_frame(INJECT)), anything_like(a_control_frame(Beat()))
-    )
-)
+@drawn("control frames", anything_like(a_control_frame(INJECT), a_control_frame(Beat())))
 def test_the_control_connection_reads_messages_or_raises_a_protocol_error(
     decoder: msgspec.json.Decoder[Any], content: bytes
 ) -> None:
@@ -283,8 +237,7 @@ MANIFEST = Manifest(
 )
 
 
-@drawn
-@given(content=anything_like(seal(MANIFEST)))
+@drawn("manifest", anything_like(seal(MANIFEST)))
 def test_a_manifest_is_read_as_written_or_reported_as_corrupt(content: bytes) -> None:
     with suppress(CorruptSnapshot):
         assert unseal("here", content) == MANIFEST
@@ -299,8 +252,7 @@ def a_journal() -> bytes:
         return directory.journal_file.read_bytes()
 
 
-@drawn
-@given(content=anything_like(a_journal()))
+@drawn("journal", anything_like(a_journal()))
 def test_a_damaged_journal_raises_only_errors_of_its_own_kind(content: bytes) -> None:
     with TemporaryDirectory() as home:
         path = Path(home) / "journal.jsonl"
@@ -315,8 +267,7 @@ def test_a_damaged_journal_raises_only_errors_of_its_own_kind(content: bytes) ->
 CANCEL = Cancel(request_id=RequestId("first"), requested_by="ann", reason="over")
 
 
-@drawn
-@given(content=anything_like(msgspec.json.encode(CANCEL)))
+@drawn("request", anything_like(msgspec.json.encode(CANCEL)))
 def test_an_invalid_request_file_does_not_block_the_next_request(content: bytes) -> None:
     with TemporaryDirectory() as home:
         directory = RunDirectory.of(Path(home), "counts", RUN)
@@ -332,8 +283,7 @@ def test_an_invalid_request_file_does_not_block_the_next_request(content: bytes)
         assert file.with_suffix(".unreadable").exists() == (pending == [following])
 
 
-@drawn
-@given(content=anything_like(b'{"pid":1,"process_began_s":1.5,"host":"a","acquired_at":2.5}'))
+@drawn("lease", anything_like(b'{"pid":1,"process_began_s":1.5,"host":"a","acquired_at":2.5}'))
 def test_an_unreadable_lease_record_does_not_keep_a_successor_out(
     content: bytes,
 ) -> None:
@@ -347,15 +297,11 @@ def test_an_unreadable_lease_record_does_not_keep_a_successor_out(
             assert successor.epoch >= 1
 
 
-@drawn
-@given(data=st.data())
-def test_an_altered_sign_of_life_is_read_or_ignored(data: st.DataObject) -> None:
+@drawn("sign of life", anything_like(b'{"epoch":1,"sequence":1,"moves":1}   '))
+def test_an_altered_sign_of_life_is_read_or_ignored(content: bytes) -> None:
     with TemporaryDirectory() as home:
         directory = RunDirectory.of(Path(home), "counts", RUN)
         directory.path.mkdir(parents=True)
-        sign = DriverSign(epoch=1, sequence=1, moves=1)
-        give_sign(directory, sign)
-        content = data.draw(anything_like(directory.sign_file.read_bytes()))
         directory.sign_file.write_bytes(content)
 
         found = newest_sign(directory)
@@ -390,43 +336,18 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
 
 
 @pytest.mark.parametrize("name", PARSERS)
-@drawn
-@given(data=st.data())
-def test_a_file_of_a_spark_query_is_read_or_reported_as_damaged(
-    name: str, data: st.DataObject
-) -> None:
-    parse, valid = PARSERS[name]
-    content = data.draw(anything_like(valid))
-
-    with suppress(Damaged):
-        assert parse(content) is not Ellipsis
-
-
-FOUND = [
-    ("offsets", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"":{"":""}}\n\x80'),
-    ("file log", b'v1\n{"path":"","":0,"\x80":0}'),
-    ("commits", b'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{"a":[]}}'),
-]
-
-
-@pytest.mark.parametrize(("name", "content"), FOUND)
-def test_content_that_once_raised_another_error_is_damaged(name: str, content: bytes) -> None:
-    parse, _ = PARSERS[name]
-
-    with pytest.raises(Damaged):
-        parse(content)
-
-
-@pytest.mark.parametrize("name", PARSERS)
-def test_the_contents_that_the_fuzzer_changes_are_valid(name: str) -> None:
+def test_a_file_of_a_spark_query_is_read_or_reported_as_damaged(name: str) -> None:
     parse, valid = PARSERS[name]
 
     assert parse(valid) is not Ellipsis
+    fuzz(name, valid, only_raising(parse, Damaged))
 
 
-@drawn
-@given(content=st.binary(max_size=600), crc=anything_like(formats.crc_of(bytes(600))))
-def test_a_wrong_checksum_is_never_accepted(content: bytes, crc: bytes) -> None:
+CHECKED = bytes(600)
+
+
+@drawn("checksums", anything_like(formats.crc_of(CHECKED)))
+def test_a_wrong_checksum_is_never_accepted(content: bytes) -> None:
     with suppress(Damaged):
-        assert formats.check_crc(content, crc) is None
-        assert crc == formats.crc_of(content, int.from_bytes(crc[4:8], "big"))
+        assert formats.check_crc(CHECKED, content) is None
+        assert content == formats.crc_of(CHECKED, int.from_bytes(content[4:8], "big"))

@@ -149,7 +149,7 @@ class QuarantinedRecords:
     def _rows_of_json(self, records: list["_Record"]) -> pa.RecordBatch:
         texts = [record.text for record in records]
         rows = decode_lines(texts, pa.schema([_as_text(column) for column in self.schema]))
-        columns = [_from_text(rows.column(each.name), each.type) for each in self.schema]
+        columns = [_from_text(rows.column(each.name), each) for each in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _place(self, offset: int) -> str:
@@ -167,7 +167,7 @@ def _records_of(lines: pa.RecordBatch) -> list[_Record]:
     """Reads the records from a batch of `LINE`."""
     columns = (lines.column(name).to_pylist() for name in LINE.names)
     return [
-        _Record(record.encode(), source is not None and source == operator)
+        _Record((record or "").encode(), source is not None and source == operator)
         for record, source, operator in zip(*columns, strict=True)
     ]
 
@@ -188,7 +188,22 @@ def _as_text(column: pa.Field) -> pa.Field:
     return pa.field(column.name, pa.string()) if _is_text(column.type) else column
 
 
-def _from_text(values: pa.Array, type_: pa.DataType) -> pa.Array:
+def _from_text(values: pa.Array, column: pa.Field) -> pa.Array:
+    """Raises MalformedLine."""
+    try:
+        return _converted(values, column.type)
+    except ValueError:  # Arrow's is one, too
+        pass
+    for row in range(len(values)):
+        try:
+            _converted(values.slice(row, 1), column.type)
+        except ValueError as error:
+            raise MalformedLine(row, f"it does not fit column {column.name}: {error}") from error
+    raise MalformedLine(0, f"the values do not fit together into column {column.name}")
+
+
+def _converted(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Raises ValueError."""
     if pa.types.is_binary(type_):
         bytes_ = [
             None if value is None else base64.b64decode(value) for value in values.to_pylist()

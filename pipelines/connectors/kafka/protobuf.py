@@ -8,7 +8,6 @@ Source: Confluent's wire format: the indexes of the message in its file follow t
 """
 
 import base64
-import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -257,7 +256,7 @@ class ProtobufDecoder:
             file = FileDescriptorProto.FromString(
                 base64.b64decode(schema.schema_str or "", validate=True)
             )
-        except (binascii.Error, DecodeError):
+        except (ValueError, DecodeError):
             return None  # text: this registry gives no descriptor to compare
         try:
             compare(message_at(file, indexes), self._format.columns)

@@ -32,7 +32,7 @@ from pipelines.connectors.kafka.coordinator import LONGEST_PAUSE_S, KafkaCoordin
 from pipelines.connectors.kafka.producer import KafkaOutput, RecordForm, TransactionalProducer
 from pipelines.connectors.kafka.values import RowFormat
 from pipelines.connectors.sink import SinkContext, Superseded, Unfinished
-from pipelines.domain.errors import ProtocolError, Rejected, Retryable
+from pipelines.domain.errors import UNDECODABLE, ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.ownership import Claim, Holder, taken
 
@@ -110,7 +110,7 @@ class KafkaOwnership:
 
     def holder(self, coordinator: KafkaCoordinator) -> Holder | None:
         (mark,) = coordinator.remembered(self.topic, self.prefix)
-        return _decoded(mark, Holder)
+        return _decoded(self.prefix, mark, Holder)
 
     def hold(self, coordinator: KafkaCoordinator, output: KafkaOutput, claim: Claim) -> None:
         """Makes the claim's run the holder. Raises TargetTaken."""
@@ -182,7 +182,8 @@ class HeldTopic:
         topic, context = self._ownership.topic, self._context
         groups = (self._ownership.prefix, self._attempts)
         held, came = self._coordinator.remembered(topic, *groups)
-        holder, newest = _decoded(held, Holder), _decoded(came, NewestAttempt)
+        holder = _decoded(groups[0], held, Holder)
+        newest = _decoded(groups[1], came, NewestAttempt)
         if holder is not None and holder.run_id != context.run_id:
             raise taken(self._output.place, context.run_id, holder)
         if newest is not None and newest.run_id != context.run_id:
@@ -206,9 +207,17 @@ class HeldTopic:
         self._renewal_due_s = time.monotonic() + RENEWED_AFTER_S
 
 
-def _decoded(mark: tuple[int, str] | None, kind: type[Mark]) -> Mark | None:
+def _decoded(group: str, mark: tuple[int, str] | None, kind: type[Mark]) -> Mark | None:
     """Decodes a mark; the producing client ends its text with a NUL."""
-    return None if mark is None else msgspec.json.decode(mark[1].rstrip("\0"), type=kind)
+    if mark is None:
+        return None
+    try:
+        return msgspec.json.decode(mark[1].rstrip("\0"), type=kind)
+    except UNDECODABLE as error:
+        raise Rejected(
+            f"The Kafka group {group} does not say who writes to the topic: {error}. See what else"
+            " commits offsets in that group."
+        ) from error
 
 
 def _quoted(part: str) -> str:

@@ -27,7 +27,6 @@ as the old one had lost or had read.
 """
 
 import base64
-import binascii
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +39,7 @@ import pyarrow.compute as pc
 from pipelines.connectors.json_rows import UnfitValue, typed
 from pipelines.connectors.source import Offsets, PastGap, UnreadableText
 from pipelines.connectors.split_progress import SplitProgress
-from pipelines.domain.errors import InputLost, Rejected
+from pipelines.domain.errors import UNDECODABLE, InputLost, Rejected
 
 
 def text_of_fields(fields: Sequence[bytes], schema: pa.Schema) -> bytes:
@@ -60,7 +59,7 @@ def row_of_fields(text: str, schema: pa.Schema) -> pa.RecordBatch:
         fields = msgspec.json.decode(text, type=dict[str, object])
         values = [_value(fields.get(column.name), column) for column in schema]
         columns = [typed([v], column) for v, column in zip(values, schema, strict=True)]
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise UnreadableText("it is not one JSON object") from error
     except UnfitValue as unfit:
         raise UnreadableText(f"it does not fit column {unfit.column}: {unfit}") from unfit
@@ -77,7 +76,7 @@ def _value(found: object, column: pa.Field) -> bytes | None:
         return found.encode()
     try:
         return base64.b64decode(found, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise UnfitValue(0, column.name, "it is no base64") from error
 
 

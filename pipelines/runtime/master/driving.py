@@ -24,7 +24,7 @@ from pipelines.bus.run_log import RunLog
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.connectors.in_process import Collect
 from pipelines.domain.clock import Clock
-from pipelines.domain.errors import BrokenCode, Rejected, Retryable, kind_of
+from pipelines.domain.errors import UNDECODABLE, BrokenCode, Rejected, Retryable, kind_of
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded, SettingsChanged
 from pipelines.domain.faults import parse_faults
 from pipelines.domain.guarantees import check_required, end_to_end
@@ -143,6 +143,14 @@ def drive(
             return JobStatus.FAILED
 
 
+def spec_of(directory: RunDirectory) -> RunSpec:
+    """Raises Rejected if the file of the run does not say what to run."""
+    try:
+        return msgspec.json.decode(directory.spec_file.read_bytes(), type=RunSpec)
+    except UNDECODABLE as error:
+        raise Rejected(f"{directory.spec_file} does not say what to run: {error}.") from error
+
+
 def _host(
     directory: RunDirectory,
     lease: Lease,
@@ -154,7 +162,7 @@ def _host(
     fence: AttemptFence,
     run_log: RunLog,
 ) -> JobStatus:
-    spec = msgspec.json.decode(directory.spec_file.read_bytes(), type=RunSpec)
+    spec = spec_of(directory)
     spec = msgspec.structs.replace(spec, settings=given_settings(spec, journal))
     settings = parse_settings(spec.settings)
     loop.set_timeout(settings.heartbeat.driver_timeout_ms)

@@ -29,7 +29,7 @@ from pipelines.connectors.positions import Beginning, listing_once
 from pipelines.connectors.source import AnySource, BeginsOnce
 from pipelines.disk.files import make_durable, replace_atomically
 from pipelines.domain.clock import Clock
-from pipelines.domain.errors import UNDECODABLE, LastEvents, Rejected
+from pipelines.domain.errors import UNDECODABLE, InvariantViolated, LastEvents, Rejected
 from pipelines.domain.events import (
     CheckpointCompleted,
     CheckpointFailed,
@@ -188,7 +188,7 @@ def _read(file: Path) -> Beginning:
         return msgspec.json.decode(file.read_bytes(), type=Beginning)
     except FileNotFoundError:
         return Beginning()
-    except UNDECODABLE as error:
+    except (InvariantViolated, *UNDECODABLE) as error:  # the first: positions that no source has
         raise Rejected(f"{file} does not say what the sources began with: {error}.") from error
 
 

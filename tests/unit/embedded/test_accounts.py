@@ -1,12 +1,19 @@
 """The two accounts of an embedded installation."""
 
 import pytest
+from django.conf import LazySettings
 from django.contrib.auth import authenticate
 from django.http import HttpRequest
 
 from ftdash.embedded.demo import Account, provide_accounts
 
-pytestmark = [pytest.mark.django_db, pytest.mark.slow]
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _quick_hash(settings: LazySettings) -> None:
+    """The real hash takes half a second on purpose, and these tests make two dozen."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 def test_the_admin_may_act_and_the_operator_may_only_see() -> None:
