@@ -37,6 +37,7 @@ KEPT: dict[str, list[bytes]] = {
     "pyproject": [
         b'[project]\nname = "../../shop"\n',
         b"[project]\nname = " + b"1" * 300 + b"\n",
+        b"[project]\nversion = " + b"1" * 300 + b"\n",
         b"[project]\nversion = " + b"1" * 5_000 + b"\n",
         b"[project]\nversion = " + b"[" * 2_000,
     ],
@@ -44,6 +45,7 @@ KEPT: dict[str, list[bytes]] = {
     "positions by index": [b'{"backlog":[],"frontier":-1,"stride":2}'],
     "positions by name": [b'{"splits":[{"name":"a","offset":-1}],"has_looked":true}'],
     "beginning of a run": [b"\x00"],
+    "JSON lines": [b"null", b"\n null\nnull\n"],
     "quarantine": [b'{"record":"{\\"raw\\":\\"a\\"}"}\n', b'{"source":"a"}\n'],
     "entry of a Redis stream": ['{"raw":"é"}'.encode(), b'{"n":' + b"[" * 2_000],
     "output to audit": [

@@ -203,6 +203,8 @@ def _decoded(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     if not lines:
         return pa.RecordBatch.from_pylist([], schema=schema)
     text = b"\n".join(lines)
+    if b"{" not in text and b"null" in text:  # Arrow crashes the process if every value is null
+        raise pa.ArrowInvalid("it is not one JSON object")
     table = pajson.read_json(
         BytesIO(text),
         read_options=pajson.ReadOptions(use_threads=False, block_size=len(text) + 1),

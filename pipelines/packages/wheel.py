@@ -39,7 +39,7 @@ GROUP = "ftdash.pipelines"
 OWN = frozenset({"pipelines", "ftdash"})
 METADATA_BYTES_MAX = 1 << 20
 NAME_LENGTH_MAX = 100
-"""Of a project, which is part of the name of a file."""
+"""Of a project and its version, which become the name of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +235,9 @@ def _project_of(folder: Path, default: str) -> _Project:
         name = str(declared.get("name", default))
         if "name" in declared:
             canonicalize_name(name, validate=True)
-        if len(name) > NAME_LENGTH_MAX:
-            raise ValueError(f"the name has more than {NAME_LENGTH_MAX} letters")
         version = str(Version(str(declared.get("version", UNKNOWN_VERSION))))
+        if max(len(name), len(version)) > NAME_LENGTH_MAX:
+            raise ValueError(f"its name or version has more than {NAME_LENGTH_MAX} letters")
         entry_points = {
             str(group): {str(name): str(value) for name, value in entries.items()}
             for group, entries in declared.get("entry-points", {}).items()

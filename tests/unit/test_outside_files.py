@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.audit.file_output import batch_of
+from pipelines.connectors import split_progress
 from pipelines.connectors.files.csv import CsvFiles
 from pipelines.connectors.files.input_files import LISTING, read_listing
 from pipelines.connectors.files.json_lines import JsonLinesFiles
@@ -34,7 +35,7 @@ from pipelines.domain.ids import RunId
 from pipelines.domain.log_lines import LinePlace
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.settings.parsing import parse_settings
-from pipelines.packages.wheel import pack, read_wheel
+from pipelines.packages.wheel import METADATA_BYTES_MAX, pack, read_wheel
 from pipelines.runtime.master.driving import spec_of
 from pipelines.storage.state_file import decoded, encoded
 from pipelines.storage.trees import LocalTree
@@ -289,3 +290,20 @@ def test_any_content_is_a_value_or_the_error_that_callers_handle(
 
     assert read(tmp_path, valid) is not Ellipsis
     fuzz(parser, valid, only_raising(partial(read, tmp_path), *errors))
+
+
+def test_a_wheel_whose_metadata_unpacks_into_far_more_is_rejected(tmp_path: Path) -> None:
+    large = {"shop-1.0.dist-info/METADATA": bytes(METADATA_BYTES_MAX + 1)}
+
+    with pytest.raises(Rejected, match="more than"):
+        wheel(tmp_path, archive_of(large, zipfile.ZIP_DEFLATED))
+
+
+def test_a_pack_that_unpacks_into_far_more_is_no_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = pack_of(f"file-{number}" for number in range(1_000))
+    assert len(names_in(packed)) == 1_000
+
+    monkeypatch.setattr(split_progress, "PACK_BYTES_MAX", 1_000)
+
+    with pytest.raises(msgspec.ValidationError, match="too large"):
+        names_in(packed)

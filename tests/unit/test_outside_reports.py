@@ -4,14 +4,18 @@ import gzip
 import hashlib
 import io
 import json
+import sqlite3
 import tarfile
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from ftdash.deployment import backups
 from ftdash.deployment.backups import DATABASE, MANIFEST, read_manifest, unpack
 from ftdash.flink_clusters import bodies
 from ftdash.flink_clusters.bodies import decoded, first_error
@@ -270,6 +274,25 @@ def test_a_malicious_archive_is_no_backup(archive: str, tmp_path: Path) -> None:
         restored(tmp_path, gzip.compress(MALICIOUS[archive]))
 
     assert not (tmp_path / "outside").exists()
+
+
+def test_any_database_of_a_backup_is_loaded_or_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    with closing(sqlite3.connect(source)) as database:
+        database.execute("CREATE TABLE counts (n INTEGER)")
+    here = SimpleNamespace(vendor="sqlite", close=lambda: None, settings_dict={"NAME": target})
+    monkeypatch.setattr(backups, "connection", here)
+
+    def load(content: bytes) -> None:
+        source.write_bytes(content)
+        target.unlink(missing_ok=True)
+        backups._load(source)
+
+    fuzz("database of a backup", source.read_bytes(), only_raising(load, Rejected))
+    with pytest.raises(Rejected, match="cannot be read"):
+        load(b"no database" * 1_000)
 
 
 def test_a_backup_that_does_not_fit_on_the_disk_is_not_unpacked(

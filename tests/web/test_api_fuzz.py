@@ -5,6 +5,7 @@ prints its seed, and how to keep its request. The environment variable FTDASH_FU
 same requests again, and FTDASH_FUZZ_EXAMPLES sets how many are drawn.
 """
 
+import functools
 import json
 import os
 import secrets
@@ -53,9 +54,8 @@ def test_no_request_is_answered_by_a_server_error(mode: GenerationMode) -> None:
     assert urls.urlpatterns
     for kept in KEPT_REQUESTS:
         callers.send(kept)
-    described = schemathesis.openapi.from_dict(description())
 
-    for found in described.get_all_operations():
+    for found in described().get_all_operations():
         operation = found.ok()
         is_right = mode is GenerationMode.POSITIVE
         there = {each.name: ADDRESSED[each.name] for each in operation.path_parameters}
@@ -102,6 +102,12 @@ class Callers:
             error.add_note(f"To keep it, add to KEPT_REQUESTS in tests/kept_examples.py: {request}")
             raise
         return answer.status_code
+
+
+@functools.cache
+def described() -> schemathesis.BaseSchema:
+    """The same object for both modes, because it remembers how to draw."""
+    return schemathesis.openapi.from_dict(description())
 
 
 def request_of(case: schemathesis.Case) -> Request:
