@@ -45,8 +45,12 @@ KEPT: dict[str, list[bytes]] = {
     "positions by index": [b'{"backlog":[],"frontier":-1,"stride":2}'],
     "positions by name": [b'{"splits":[{"name":"a","offset":-1}],"has_looked":true}'],
     "beginning of a run": [b"\x00"],
-    "JSON lines": [b"null", b"\n null\nnull\n"],
-    "quarantine": [b'{"record":"{\\"raw\\":\\"a\\"}"}\n', b'{"source":"a"}\n'],
+    "JSON lines": [b"null", b"\n null\nnull\n", b'{"text":"\x80"}\n'],
+    "quarantine": [
+        b'{"record":"\x80"}\n',
+        b'{"record":"{\\"raw\\":\\"a\\"}"}\n',
+        b'{"source":"a"}\n',
+    ],
     "entry of a Redis stream": ['{"raw":"é"}'.encode(), b'{"n":' + b"[" * 2_000],
     "output to audit": [
         b'{"n":1,"at":null,"price":"one","day":null,"raw":null}',

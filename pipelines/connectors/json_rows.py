@@ -218,7 +218,9 @@ def _decoded(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
         table.column(column.name).combine_chunks().cast(column.type, safe=False)
         for column in schema
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    batch.validate(full=True)  # Arrow's reader also takes text that is no UTF-8
+    return batch
 
 
 def _begin_and_end_objects(lines: Sequence[bytes], text: bytes) -> bool:

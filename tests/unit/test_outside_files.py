@@ -55,8 +55,9 @@ COLUMNS = pa.schema(
         ("raw", pa.binary()),
     ]
 )
-PLAIN = pa.schema([COLUMNS.field(name) for name in ("n", "at", "price")])
+PLAIN = pa.schema([*(COLUMNS.field(name) for name in ("n", "at", "price")), ("text", pa.string())])
 ROW = b'{"n":1,"at":"2026-01-01T00:00:00Z","price":"1.50","day":"2026-01-01","raw":"YQ=="}'
+PLAIN_ROW = b'{"n":1,"at":"2026-01-01T00:00:00Z","price":"1.50","text":"a","other":{"x":[1]}}\n'
 WHEEL = "shop-1.0-py3-none-any.whl"
 METADATA = b"Metadata-Version: 2.1\nName: shop\nVersion: 1.0\nRequires-Python: >=3.10\n"
 ENTRY_POINTS = b"[ftdash.pipelines]\norders = shop:ORDERS\n"
@@ -143,7 +144,7 @@ def lines_of_csv(directory: Path, content: bytes) -> object:
 
 def lines_of_json(directory: Path, content: bytes) -> object:
     file = written("in.jsonl", directory, content)
-    return list(JsonLinesFiles([file], schema=PLAIN).read(0, 0))
+    return [batch.to_pylist() for batch in JsonLinesFiles([file], schema=PLAIN).read(0, 0)]
 
 
 def rows_of_parquet(directory: Path, content: bytes) -> object:
@@ -236,7 +237,7 @@ PARSERS: dict[str, tuple[Read, bytes, Errors]] = {
     "savepoint of a query": (savepoint, msgspec.json.encode(SAVEPOINT), (CorruptSnapshot,)),
     "explained plan": (bare(preflight.plan_of), msgspec.json.encode(PLAN), (Rejected,)),
     "CSV": (lines_of_csv, b"1,2026-01-01T00:00:00Z,1.50,2026-01-01,abc\n", RECORD),
-    "JSON lines": (lines_of_json, ROW + b"\n", RECORD),
+    "JSON lines": (lines_of_json, PLAIN_ROW, RECORD),
     "Parquet": (rows_of_parquet, state_of(open_format=True), RECORD),
     "quarantine": (
         quarantined,
