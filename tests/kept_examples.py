@@ -24,7 +24,7 @@ KEPT: dict[str, list[bytes]] = {
         b'"progress":[1]}\n',
     ],
     "answer of Flink": [b'{"a":' + b"[" * 2_000],
-    "message of Flink": [b'{"errors":' + b"[" * 2_000],
+    "message of Flink": [b'{"a":' + b"[" * 2_000],
     "backup": [b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00\xff"],
     "wheel": [
         b"PK\x03\x04\x14\x00\x00\x00\x00\x00\x00\x00!\x00\xea\x0b\x1a\xbd\x04\x00\x00\x00\x04\x00"
