@@ -18,6 +18,7 @@ from pathlib import Path
 import django
 
 from bench.drill.__main__ import OWN_SETTINGS
+from bench.soak.schedule import Fault
 from ftdash.embedded.installation import environment_of
 from ftdash.embedded.outcome import end_when_asked
 from ftdash.embedded.supervisor import LEDGER_NAME, end_all
@@ -40,6 +41,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--least-kinds", type=int, default=0, help="go on until so many have come")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     parser.add_argument("--only", action="append", help="a pipeline; give it several times")
+    parser.add_argument("--fault", action="append", help="only this kind; give it several times")
     parser.add_argument("--spark", action="store_true", help="slots in Spark, not as processes")
     parser.add_argument("--keep", action="store_true", help="leave the home, to look into its logs")
     return parser.parse_args()
@@ -61,21 +63,26 @@ def main() -> int:
     }
     if not given.spark:
         os.environ["DJANGO_SETTINGS_MODULE"] = OWN_SETTINGS
-        left_out["Spark"] = "drivers host their slots themselves; --spark has them in Spark"
     django.setup()
+    from bench.soak.faults import NO_SPARK
     from bench.soak.flow import KINDS
     from bench.soak.report import fields_of, is_good, table
-    from bench.soak.running import Length, Soaked, soak
+    from bench.soak.running import SPARK, Length, Soaked, soak
 
-    chosen = given.only or list(KINDS)
-    if unknown := [each for each in chosen if each not in KINDS]:
-        print(f"There is no pipeline {unknown[0]}; choose of {', '.join(KINDS)}.", file=sys.stderr)
-        return 2
+    chosen, kinds = given.only or list(KINDS), given.fault or list(Fault)
+    for what, names, known in (("pipeline", chosen, KINDS), ("fault", kinds, list(Fault))):
+        if unknown := [each for each in names if each not in known]:
+            print(
+                f"There is no {what} {unknown[0]}; choose of {', '.join(known)}.", file=sys.stderr
+            )
+            return 2
+    if not given.spark:
+        left_out[SPARK] = NO_SPARK
     soaked = Soaked(left_out=left_out)
     length = Length(seconds=seconds, kinds_least=given.least_kinds)
     end_when_asked()
     try:
-        soak(home, soaked, chosen, given.seed, length)
+        soak(home, soaked, chosen, kinds, given.seed, length)
     except KeyboardInterrupt:
         soaked.is_interrupted = True
     except Exception as error:  # the results until then are reported all the same

@@ -138,6 +138,10 @@ class Checker:
         self.lost |= self.seen - by_name.keys()
         self.seen = set(by_name)
 
+    def forget(self) -> None:
+        """The rows that were seen may now disappear, because they are written again."""
+        self.seen = set()
+
     def end(self, total: int) -> None:
         """Call it after the last look, when the whole answer has to be there."""
         self.lost |= set(self.answer.named(total)) - self.seen

@@ -219,7 +219,7 @@ def _visits(numbers: Stream, key_of: Callable[[pa.Array], pa.Array]) -> Stream:
 
 def kafka_postgres(env: Environment, name: str, place: Path, code: Code) -> None:
     address = KafkaAddress(os.environ[KAFKA])
-    source = KafkaTopics(address, (name,), format=JsonValues(NUMBERS))
+    source = KafkaTopics(address, (name,), format=JsonValues(NUMBERS), look_every=LOOK_EVERY)
     amounts = code.source(env, source, "numbers").map_batches(with_amount, AMOUNTS, uid="amounts")
     amounts.sink(PostgresInsert(os.environ[POSTGRES], table_of(name), pipeline=name), uid="rows")
 

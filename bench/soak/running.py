@@ -5,9 +5,9 @@ Django has to be loaded in the environment of a separate installation.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -28,7 +28,8 @@ from bench.drill.staging import (
     installation,
     small_disk,
 )
-from bench.soak import faults, flow
+from bench.soak import changes, disks, faults, flow
+from bench.soak.doing import WHO
 from bench.soak.ends import Line, line_of
 from bench.soak.measuring import PARTS, Meter, recoveries_ms
 from bench.soak.schedule import Fault, Planned, schedule
@@ -44,6 +45,9 @@ LOOK_EVERY_S = 2.0
 LOOK_SHARE = 3  # a look may take a quarter of the time
 MEASURE_EVERY_S = 5.0
 LONGER = 10  # at most, until enough kinds have come
+SPARK = "Spark"
+"""The entry of what is left out, if drivers host their slots themselves."""
+
 MEMORY = "state.backend.rocksdb.memory.fixed-per-slot"
 SETTINGS = {
     "execution.checkpointing.interval": "1 s",
@@ -55,6 +59,7 @@ SETTINGS = {
     "heartbeat.interval": "500 ms",
     "heartbeat.timeout": "5 s",
     "restart-strategy.exponential-delay.max-backoff": "2 s",
+    "execution.poison-records.policy": "quarantine",
 }
 """With little memory for RocksDB, the block cache of a slot is full after a few minutes. With the
 default it fills for half an hour, and the slope of that would hide a leak."""
@@ -104,15 +109,27 @@ class Length:
         return elapsed_s >= self.seconds and kinds >= self.kinds_least
 
 
-def soak(home: Path, soaked: Soaked, chosen: Sequence[str], seed: int, length: Length) -> None:
-    """Fills `soaked` as it runs, so that there are results even if it ends early."""
+def soak(
+    home: Path,
+    soaked: Soaked,
+    chosen: Sequence[str],
+    kinds: Collection[str],
+    seed: int,
+    length: Length,
+) -> None:
+    """Fills `soaked` as it runs, so that there are results even if it ends early.
+
+    `chosen` are the pipelines; only the `kinds` of faults come.
+    """
     declare(flow.FLOW.name, "bench.soak.flow")
     needs = {"redis", "postgres", *(NEEDS[name] for name in chosen if name in NEEDS)}
     needs |= {"objects"} if faults.IN_OBJECTS in chosen else set()
     with installation(home, needs) as site, ExitStack() as stack:
         names = _possible(chosen, site.servers, soaked.left_out)
-        targets = faults.targets(names, site.servers, soaked.left_out)
-        soaked.planned = schedule(seed, length.seconds_most, targets)
+        has_spark = SPARK not in soaked.left_out
+        targets = faults.targets(names, site.servers, soaked.left_out, has_spark=has_spark)
+        of_kinds = {fault: where for fault, where in targets.items() if fault in kinds}
+        soaked.planned = schedule(seed, length.seconds_most, of_kinds)
         places = home / ROOT
         soaked.lines = [_line(name, places, site.servers) for name in names]
         staged = {
@@ -146,7 +163,7 @@ def _line(name: str, places: Path, servers: Servers) -> Line:
         servers.kafka.create_topic(name, partitions=2)
     line = line_of(name, places, servers)
     line.feed_next()  # a pipeline is refused while its stream does not exist
-    while name == faults.LARGE and line.fed < flow.DOCUMENTS:  # its state then stays that large
+    while name == changes.LARGE and line.fed < flow.DOCUMENTS:  # its state then stays that large
         line.feed_next()
     return line
 
@@ -154,14 +171,14 @@ def _line(name: str, places: Path, servers: Servers) -> Line:
 @contextmanager
 def _running(site: Installation, line: Line, left_out: dict[str, str]) -> Iterator[Staged]:
     staged = Staged(line.name, line.place, site)
-    has_disk = line.name == faults.ON_DISK and Fault.DISK_FULL not in left_out
-    of_size = OF_LARGE_STATE if line.name == faults.LARGE else {}
+    has_disk = line.name == disks.ON_DISK and Fault.DISK_FULL not in left_out
+    of_size = OF_LARGE_STATE if line.name == changes.LARGE else {}
     where = faults.checkpoints_of(line.name, line.place, site.servers, left_out)
-    with small_disk(line.place / faults.DISK if has_disk else None):
+    with small_disk(line.place / disks.DISK if has_disk else None):
         services.submit_pipeline(
             name=line.name,
             flow=flow.FLOW.name,
-            requester=faults.WHO,
+            requester=WHO,
             reason="the soak",
             parallelism=PARALLELISM,
             parameters={"kind": line.kind, "place": str(line.place), flow.VERSION: "1"},
@@ -186,7 +203,7 @@ def _wait_all(staged: dict[str, Staged], soaked: Soaked) -> None:
 
 
 def _keep_going(staged: Staged, soaked: Soaked) -> None:
-    if ended := faults.go_on(staged):
+    if ended := changes.go_on(staged):
         soaked.ended.append(ended)
         progress(ended)
 
@@ -228,7 +245,9 @@ def _do(soaked: Soaked, planned: Planned, staged: Staged, seed: int) -> None:
     began_s = time.monotonic()
     try:
         _keep_going(staged, soaked)
-        faults.do(planned, staged, seed)
+        (line,) = (each for each in soaked.lines if each.name == planned.target)
+        with line.rewound() if planned.fault is Fault.CHECKPOINT_DAMAGED else nullcontext():
+            faults.do(planned, staged, seed)
         soaked.done[planned.fault] += 1
         progress(f"{what}: done in {time.monotonic() - began_s:.1f} s")
     except Rejected as why:
@@ -264,7 +283,7 @@ def _end_line(line: Line, staged: Staged, is_whole: Callable[[], bool]) -> None:
     )
     # After two more checkpoints, the output of the last numbers is committed.
     staged.wait_runs(2)
-    faults.drained(staged)
+    changes.drained(staged)
     line.look()
     line.checker.end(line.fed)
     progress(f"{line.name}: {len(line.checker.seen)} rows of {line.fed} numbers are compared")

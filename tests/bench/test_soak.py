@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from bench.soak.answers import AMOUNTS, Checker
+from bench.soak.disks import slow_flushes
 from bench.soak.ends import Line
-from bench.soak.faults import slow_flushes
 from bench.soak.report import fields_of, is_good, table
 from bench.soak.running import Length, Soaked
 from bench.soak.slopes import JUDGED_FROM_S, Sample

@@ -108,10 +108,10 @@ class KafkaBroker:
         deleted.result(ANSWER_S)
 
     def let_topic_take(self, topic: str, *, record_bytes: int) -> None:
-        value = str(record_bytes)
-        change = ConfigEntry(
-            "max.message.bytes", value, incremental_operation=AlterConfigOpType.SET
-        )
+        self.set_topic(topic, "max.message.bytes", str(record_bytes))
+
+    def set_topic(self, topic: str, setting: str, value: str) -> None:
+        change = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
         admin, kind = self.admin(), ConfigResource.Type.TOPIC
         change_of_topic = ConfigResource(kind, topic, incremental_configs=[change])
         (changed,) = admin.incremental_alter_configs([change_of_topic]).values()

@@ -3,7 +3,7 @@
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, pairwise
 from random import Random
 
 import pytest
@@ -25,11 +25,12 @@ from bench.soak.answers import (
     amount,
     price,
 )
-from bench.soak.schedule import LENGTHS_S, QUIET_S, Fault, schedule
+from bench.soak.schedule import LENGTHS_S, LONG, LONG_FROM_S, QUIET_S, Fault, schedule
 from bench.soak.slopes import BOUNDS, Sample, bound_of, percentile, slopes
 
 HOUR_S = 3600.0
 ALL = dict.fromkeys(Fault, ("orders", "visits"))
+SHORT = [fault for fault in Fault if fault not in LONG]
 FED = 5 * BATCH
 
 
@@ -42,13 +43,30 @@ def test_each_seed_gives_its_own_repeatable_schedule() -> None:
 def test_every_kind_of_fault_occurs_before_any_occurs_a_third_time(seed: int) -> None:
     counted = Counter[Fault]()
 
-    for planned in schedule(seed, HOUR_S, ALL):
+    for planned in schedule(seed, HOUR_S, dict.fromkeys(SHORT, ("orders",))):
         counted[planned.fault] += 1
         if counted[planned.fault] == 3:
             break
 
-    assert set(counted) == set(Fault)
+    assert set(counted) == set(SHORT)
     assert max(counted.values()) == 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_in_a_long_soak_a_fault_of_minutes_comes_about_every_ten_minutes(seed: int) -> None:
+    planned = [each for each in schedule(seed, 3 * HOUR_S, ALL) if each.fault in LONG]
+
+    assert {each.fault for each in planned} == set(LONG)
+    assert all(60 <= each.length_s <= 180 for each in planned)
+    began_s = [each.at_s for each in planned]
+    assert all(600 <= later - at < 900 for at, later in pairwise([0.0, *began_s]))
+
+
+def test_a_soak_of_less_than_20_minutes_has_no_fault_of_minutes() -> None:
+    planned = schedule(1, LONG_FROM_S - 1, ALL)
+
+    assert planned[-1].at_s > LONG_FROM_S - 60
+    assert not {each.fault for each in planned} & set(LONG)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -144,6 +162,19 @@ def test_a_row_that_disappears_counts_as_lost_even_if_it_returns() -> None:
     checker.end(FED)
 
     assert checker.lost == {rows[-1][:1]}
+
+
+def test_rows_may_disappear_while_output_is_rewound_but_must_return_once() -> None:
+    rows, checker = right(AMOUNTS), Checker(AMOUNTS)
+
+    checker.look(rows, FED)
+    checker.forget()
+    checker.look(rows[:-2], FED)
+    checker.look([*rows[:-1], rows[0]], FED)
+    checker.end(FED)
+
+    assert checker.lost == {rows[-1][:1]}
+    assert checker.doubled == {rows[0][:1]}
 
 
 def test_a_row_that_appears_before_its_input_is_wrong() -> None:

@@ -1,0 +1,158 @@
+"""Kills and stops processes of pipelines and of the control plane."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
+
+import psutil
+import redis
+
+from bench.drill.staging import Installation
+from bench.soak.doing import ENDED_WITHIN_S, Doing, asked
+from bench.soak.measuring import PARTS
+from bench.soak.schedule import Fault
+from ftdash.embedded.installation import own_redis
+from ftdash.jobs.models import Run
+from pipelines.domain.commands import KillDriver, KillSlot
+from pipelines.domain.errors import Rejected
+from pipelines.domain.status import DriverKillMoment, KillMoment
+
+COMES_WITHIN_S = 20.0
+"""A moment of a checkpoint comes with the next one; a kill whose moment does not come is undone."""
+
+IN_RECOVERY = (
+    DriverKillMoment.RESTARTING,
+    DriverKillMoment.REWINDING,
+    DriverKillMoment.REWOUND,
+)
+UNALIGNED = "execution.checkpointing.unaligned.enabled"
+
+
+def slot_killed(doing: Doing) -> None:
+    doing.slot.kill()
+
+
+def slot_killed_at(moment: KillMoment, doing: Doing) -> None:
+    """Kills a slot, or its replacement, when it reaches the moment."""
+    if moment is KillMoment.ALIGNING and doing.staged.run.settings.get(UNALIGNED) == "true":
+        raise Rejected("nothing aligns: its checkpoints are unaligned at present")
+    slot = doing.slot_number
+    asked(doing.staged, KillSlot(slot=slot, moment=moment, within_s=COMES_WITHIN_S))
+
+
+def slot_stopped(doing: Doing) -> None:
+    """Stops a slot; if `heartbeat.timeout` passes, the run continues, and it wakes as a zombie."""
+    slot = doing.slot
+    slot.suspend()
+    time.sleep(doing.length_s)
+    with suppress(psutil.NoSuchProcess):
+        slot.resume()
+
+
+def driver_killed(doing: Doing) -> None:
+    doing.staged.wait(lambda run: run.driver_pid is not None)
+    with suppress(psutil.NoSuchProcess):
+        doing.staged.kill_driver()
+
+
+def driver_killed_at(moment: DriverKillMoment, doing: Doing) -> None:
+    """Kills the driver when it reaches the moment; a killed slot causes the recovery for it."""
+    slot = doing.slot_number if moment in IN_RECOVERY else None
+    asked(doing.staged, KillDriver(moment=moment, within_s=COMES_WITHIN_S, slot=slot))
+
+
+def executor_killed(doing: Doing) -> None:
+    """Kills the Java process in which Spark runs the slots."""
+    doing.staged.wait(lambda run: run.status == "RUNNING" and run.driver_pid is not None)
+    _kill(_with_children([doing.staged.run.driver_pid or 0], lambda each: each.name() == "java"))
+
+
+def worker_killed(doing: Doing) -> None:
+    """Kills only the worker and its pool; the drivers are its children too, and survive."""
+    supervisor = doing.staged.site.supervisor
+    family = _with_children([supervisor.pid_of("worker")], lambda each: "celery" in each.cmdline())
+    _kill(family)
+    supervisor.revive()
+
+
+def part_killed(part: str, doing: Doing) -> None:
+    """Kills a process of the control plane, which is down for a while."""
+    _kill_for(doing, _with_children([doing.staged.site.supervisor.pid_of(part)]))
+
+
+def all_killed(doing: Doing) -> None:
+    """Kills the control plane and all pipelines at once; the servers at their ends live on."""
+    _kill_for(doing, _all_processes(doing.staged.site))
+
+
+def broker_flushed(doing: Doing) -> None:
+    """Deletes all keys of the control plane's own Redis, with the waiting tasks."""
+    address = own_redis()
+    if address is None:
+        raise Rejected("the control plane has no Redis of its own")
+    with redis.Redis.from_url(address.url) as client:
+        client.flushall()
+
+
+def _all_processes(site: Installation) -> set[psutil.Process]:
+    pids = [site.supervisor.pid_of(part) for part in PARTS]
+    for run in Run.objects.filter(ended_at=None):
+        pids += [each["pid"] for each in run.slots.values()]
+        pids += [] if run.driver_pid is None else [run.driver_pid]
+    return _with_children(pids)
+
+
+def _with_children(
+    pids: Collection[int], is_meant: Callable[[psutil.Process], bool] = lambda each: True
+) -> set[psutil.Process]:
+    """Returns these processes and all below them that are meant; one that has ended is left out."""
+    found = set()
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            found |= {process, *process.children(recursive=True)}
+    return {each for each in found if _is(each, is_meant)}
+
+
+def _is(process: psutil.Process, meant: Callable[[psutil.Process], bool]) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return meant(process)
+    return False
+
+
+def _kill_for(doing: Doing, processes: Collection[psutil.Process]) -> None:
+    _kill(processes)
+    time.sleep(doing.length_s)
+    doing.staged.site.supervisor.revive()
+
+
+def _kill(processes: Collection[psutil.Process]) -> None:
+    for each in processes:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(list(processes), timeout=ENDED_WITHIN_S)
+
+
+KILLS: Mapping[Fault, Callable[[Doing], None]] = {
+    Fault.SLOT_KILLED: slot_killed,
+    **{
+        Fault(f"slot-killed-{moment}"): partial(slot_killed_at, moment)
+        for moment in KillMoment
+        if moment is not KillMoment.NOW
+    },
+    Fault.DRIVER_KILLED: driver_killed,
+    **{
+        Fault(f"driver-killed-{moment}"): partial(driver_killed_at, moment)
+        for moment in DriverKillMoment
+    },
+    Fault.EXECUTOR_KILLED: executor_killed,
+    Fault.WORKER_KILLED: worker_killed,
+    Fault.WEB_KILLED: partial(part_killed, "web"),
+    Fault.BEAT_KILLED: partial(part_killed, "beat"),
+    Fault.PROJECTOR_KILLED: partial(part_killed, "projector"),
+    Fault.BROKER_KILLED: partial(part_killed, "redis"),
+    Fault.BROKER_FLUSHED: broker_flushed,
+    Fault.ALL_KILLED: all_killed,
+    Fault.SLOT_STOPPED: slot_stopped,
+}

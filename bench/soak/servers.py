@@ -1,0 +1,285 @@
+"""Faults of the servers at the pipelines' ends, of the object store, and of the network."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import redis
+
+from bench.drill import incidents
+from bench.drill.staging import PREPARED_MAX, Servers
+from bench.soak import network
+from bench.soak.doing import Doing
+from bench.soak.flow import KAFKA_POSTGRES
+from bench.soak.schedule import Fault
+from ftdash.embedded.supervisor import wait_until
+from pipelines.domain.errors import Rejected
+from tests import object_server
+from tests.brokers.kafka_broker import KafkaBroker
+from tests.postgres_server import PostgresServer
+
+FAULTY = (
+    object_server.Fault.SERVER_ERROR,
+    object_server.Fault.SLOW_DOWN,
+    object_server.Fault.LOST_ANSWER,
+    object_server.Fault.CUT_ANSWER,
+    object_server.Fault.ALTERED,
+)
+LOST_SHARE = 0.2  # of all packets
+LATE_S, AWAKE_S = 0.2, 0.05
+"""A late server sleeps and works in turn, so that it answers up to `LATE_S` later."""
+
+NOWHERE = ("127.0.0.1", 1)
+ANSWER_S = 20.0
+ISR_SETTING, ISR_MIN = "min.insync.replicas", "1"
+PARTITIONS_MAX = 8
+
+
+def redis_away(doing: Doing) -> None:
+    doing.for_its_length(incidents.stopped_broker)
+
+
+def postgres_away(doing: Doing) -> None:
+    doing.for_its_length(incidents.stopped_database)
+
+
+def kafka_away(doing: Doing) -> None:
+    server = _kafka(doing).server
+    server.kill()
+    time.sleep(doing.length_s)
+    server.start()
+
+
+def hung(server: str, doing: Doing) -> None:
+    """Makes a server hang: it accepts connections but never answers."""
+    with _stops(doing.staged.site.servers)[server]():
+        time.sleep(doing.length_s)
+
+
+def servers_late(doing: Doing) -> None:
+    """Makes Redis, PostgreSQL and Kafka answer late, by stopping them again and again."""
+    until_s = time.monotonic() + doing.length_s
+    while time.monotonic() < until_s:
+        with ExitStack() as stopped:
+            for stop in _stops(doing.staged.site.servers).values():
+                stopped.enter_context(stop())
+            time.sleep(LATE_S)
+        time.sleep(AWAKE_S)
+
+
+def _stops(servers: Servers) -> dict[str, Callable[[], AbstractContextManager[None]]]:
+    found: dict[str, Callable[[], AbstractContextManager[None]]] = {}
+    if servers.redis is not None:
+        found["redis"] = servers.redis.server.stopped
+    if servers.postgres is not None:
+        found["postgres"] = servers.postgres.stopped
+    if servers.kafka is not None:
+        found["kafka"] = servers.kafka.server.stopped
+    return found
+
+
+def redis_refusing(doing: Doing) -> None:
+    """Makes Redis answer MASTERDOWN, like a replica that has lost its master."""
+    server = doing.staged.site.servers.redis
+    if server is not None:
+        with server.client() as client:
+            client.config_set("replica-serve-stale-data", "no")
+            client.replicaof(*NOWHERE)
+            try:
+                time.sleep(doing.length_s)
+            finally:
+                client.replicaof("NO", "ONE")
+
+
+def postgres_refusing(doing: Doing) -> None:
+    """Makes PostgreSQL refuse to write, like a standby before it takes over."""
+    server = _postgres(doing)
+    _set(server, "on")
+    try:
+        time.sleep(doing.length_s)
+    finally:
+        _set(server, "off")
+
+
+def _set(server: PostgresServer, read_only: str) -> None:
+    server.execute(f"alter system set default_transaction_read_only = {read_only}")
+    server.execute("select pg_reload_conf()")
+
+
+def kafka_refusing(doing: Doing) -> None:
+    """Makes Kafka answer NOT_ENOUGH_REPLICAS, as if a replica had fallen behind."""
+    broker = _kafka(doing)
+    _set_replicas(broker, "2")
+    try:
+        time.sleep(doing.length_s)
+    finally:
+        _set_replicas(broker, ISR_MIN)
+
+
+def _set_replicas(broker: KafkaBroker, least: str) -> None:
+    for topic in broker.admin().list_topics(timeout=ANSWER_S).topics:
+        broker.set_topic(topic, ISR_SETTING, least)
+
+
+def prepared_exhausted(doing: Doing) -> None:
+    """Prepares foreign transactions until PostgreSQL takes no more."""
+    server, prepared = _postgres(doing), list[str]()
+    try:
+        with (
+            psycopg.connect(server.url, autocommit=True) as connection,
+            suppress(psycopg.errors.OutOfMemory),  # PostgreSQL's code for this limit
+        ):
+            for number in range(PREPARED_MAX + 1):
+                connection.execute("begin")
+                connection.execute("select pg_current_xact_id()")
+                connection.execute(f"prepare transaction 'soak-{number}'".encode())
+                prepared.append(f"soak-{number}")
+        time.sleep(doing.length_s)
+    finally:
+        for each in prepared:
+            server.execute(f"rollback prepared '{each}'")
+
+
+def partition_added(doing: Doing) -> None:
+    """Adds a partition to the topic that the pipeline reads; the input spreads over all."""
+    broker = _kafka(doing)
+    topics: Any = broker.admin().list_topics(KAFKA_POSTGRES, timeout=ANSWER_S).topics
+    total = len(topics[KAFKA_POSTGRES].partitions) + 1
+    if total > PARTITIONS_MAX:
+        raise Rejected(f"the topic has {PARTITIONS_MAX} partitions already")
+    broker.add_partitions(KAFKA_POSTGRES, total)
+
+
+def record_poisoned(doing: Doing) -> None:
+    """Adds an entry whose number is no number; the run sets it aside."""
+    server = doing.staged.site.servers.redis
+    if server is None:
+        raise Rejected("there is no Redis")
+    stream = f"{doing.staged.name}-0"
+    with server.client() as client:
+        # A feed may come in between; the entry is then too old, and another id is tried.
+        wait_until(
+            lambda: _try_poison(client, stream),
+            within_s=ANSWER_S,
+            otherwise=lambda: f"the stream {stream} takes no entry",
+        )
+
+
+def _try_poison(client: Any, stream: str) -> bool:
+    newest: Any = client.xrevrange(stream, count=1)
+    number = newest[0][0].decode().partition("-")[0]
+    try:
+        client.xadd(stream, {"n": "poison"}, id=f"{number}-1")
+    except redis.ResponseError:
+        return False
+    return True
+
+
+def objects_away(doing: Doing) -> None:
+    """Breaks connections to the object store."""
+    _objects_do(doing, lambda _: object_server.Fault.CUT_UPLOAD)
+
+
+def objects_faulty(doing: Doing) -> None:
+    """Makes one request in three fail, each time in another way."""
+    ways = [way for fault in FAULTY for way in (fault, None, None)]
+    _objects_do(doing, lambda request: ways[request.number % len(ways)])
+
+
+def objects_slow(doing: Doing) -> None:
+    _objects_do(doing, lambda _: object_server.Fault.SLOW)
+
+
+def objects_denied(doing: Doing) -> None:
+    """Makes the object store deny access, as while its rights are changed."""
+    _objects_do(doing, lambda _: object_server.Fault.DENIED)
+
+
+def _objects_do(doing: Doing, plan: object_server.Plan) -> None:
+    if (server := doing.staged.site.servers.objects) is not None:
+        server.plan(plan)
+        time.sleep(doing.length_s)
+        server.plan(object_server.never)
+
+
+def servers_cut_off(doing: Doing) -> None:
+    """Cuts off Redis, PostgreSQL and Kafka: no packet gets to or from them."""
+    with network.lossy(_ports_of(doing.staged.site.servers)):
+        time.sleep(doing.length_s)
+
+
+def slot_cut_off(doing: Doing) -> None:
+    """Cuts a slot off from its driver, the other slots and the servers that it is connected to."""
+    with network.lossy(network.ports_in_use(doing.slot)):
+        time.sleep(doing.length_s)
+
+
+def bad_lines(doing: Doing) -> None:
+    """Drops some packets to and from the servers, so that data arrives late."""
+    with network.lossy(_ports_of(doing.staged.site.servers), LOST_SHARE):
+        time.sleep(doing.length_s)
+
+
+def _ports_of(servers: Servers) -> set[int]:
+    """Returns the ports of the servers at the pipelines' ends."""
+    addresses = [server.url for server in (servers.redis, servers.postgres) if server is not None]
+    if servers.kafka is not None:
+        addresses.append(f"kafka://{servers.kafka.bootstrap_servers}")
+    return {port for address in addresses if (port := urlsplit(address).port) is not None}
+
+
+def _kafka(doing: Doing) -> KafkaBroker:
+    if (server := doing.staged.site.servers.kafka) is None:
+        raise Rejected("there is no Kafka")
+    return server
+
+
+def _postgres(doing: Doing) -> PostgresServer:
+    if (server := doing.staged.site.servers.postgres) is None:
+        raise Rejected("there is no PostgreSQL")
+    return server
+
+
+OF_SERVERS: Mapping[str, Mapping[Fault, Callable[[Doing], None]]] = {
+    "redis": {
+        Fault.REDIS_AWAY: redis_away,
+        Fault.REDIS_AWAY_LONG: redis_away,
+        Fault.REDIS_HUNG: partial(hung, "redis"),
+        Fault.REDIS_REFUSING: redis_refusing,
+        Fault.RECORD_POISONED: record_poisoned,
+    },
+    "postgres": {
+        Fault.POSTGRES_AWAY: postgres_away,
+        Fault.POSTGRES_AWAY_LONG: postgres_away,
+        Fault.POSTGRES_HUNG: partial(hung, "postgres"),
+        Fault.POSTGRES_REFUSING: postgres_refusing,
+        Fault.PREPARED_EXHAUSTED: prepared_exhausted,
+    },
+    "kafka": {
+        Fault.KAFKA_AWAY: kafka_away,
+        Fault.KAFKA_AWAY_LONG: kafka_away,
+        Fault.KAFKA_HUNG: partial(hung, "kafka"),
+        Fault.KAFKA_REFUSING: kafka_refusing,
+        Fault.PARTITION_ADDED: partition_added,
+    },
+    "objects": {
+        Fault.OBJECTS_AWAY: objects_away,
+        Fault.OBJECTS_AWAY_LONG: objects_away,
+        Fault.OBJECTS_FAULTY: objects_faulty,
+        Fault.OBJECTS_SLOW: objects_slow,
+        Fault.OBJECTS_DENIED: objects_denied,
+    },
+}
+"""Maps the name of a server in `Servers` to its faults."""
+
+OF_PACKETS: Mapping[Fault, Callable[[Doing], None]] = {
+    Fault.SERVERS_CUT_OFF: servers_cut_off,
+    Fault.SLOT_CUT_OFF: slot_cut_off,
+    Fault.BAD_LINES: bad_lines,
+    Fault.BAD_LINES_LONG: bad_lines,
+}
+"""Faults that need lost packets."""
