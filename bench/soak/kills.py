@@ -37,8 +37,14 @@ def slot_killed_at(moment: KillMoment, doing: Doing) -> None:
     """Kills a slot, or its replacement, when it reaches the moment."""
     if moment is KillMoment.ALIGNING and doing.staged.run.settings.get(UNALIGNED) == "true":
         raise Rejected("nothing aligns: its checkpoints are unaligned at present")
-    slot = doing.slot_number
+    slot = _living_slot(doing)
     asked(doing.staged, KillSlot(slot=slot, moment=moment, within_s=COMES_WITHIN_S))
+
+
+def _living_slot(doing: Doing) -> int:
+    number = doing.slot_number
+    doing.staged.slot(number)
+    return number
 
 
 def slot_stopped(doing: Doing) -> None:
@@ -58,7 +64,7 @@ def driver_killed(doing: Doing) -> None:
 
 def driver_killed_at(moment: DriverKillMoment, doing: Doing) -> None:
     """Kills the driver when it reaches the moment; a killed slot causes the recovery for it."""
-    slot = doing.slot_number if moment in IN_RECOVERY else None
+    slot = _living_slot(doing) if moment in IN_RECOVERY else None
     asked(doing.staged, KillDriver(moment=moment, within_s=COMES_WITHIN_S, slot=slot))
 
 

@@ -33,7 +33,6 @@ LOST_SHARE = 0.2  # of all packets
 LATE_S, AWAKE_S = 0.2, 0.05
 """A late server sleeps and works in turn, so that it answers up to `LATE_S` later."""
 
-NOWHERE = ("127.0.0.1", 1)
 ANSWER_S = 20.0
 ISR_SETTING, ISR_MIN = "min.insync.replicas", "1"
 PARTITIONS_MAX = 8
@@ -83,16 +82,10 @@ def _stops(servers: Servers) -> dict[str, Callable[[], AbstractContextManager[No
 
 
 def redis_refusing(doing: Doing) -> None:
-    """Makes Redis answer MASTERDOWN, like a replica that has lost its master."""
     server = doing.staged.site.servers.redis
     if server is not None:
-        with server.client() as client:
-            client.config_set("replica-serve-stale-data", "no")
-            client.replicaof(*NOWHERE)
-            try:
-                time.sleep(doing.length_s)
-            finally:
-                client.replicaof("NO", "ONE")
+        with server.without_master():
+            time.sleep(doing.length_s)
 
 
 def postgres_refusing(doing: Doing) -> None:

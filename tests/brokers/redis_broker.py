@@ -15,6 +15,7 @@ from tests.brokers.processes import ServerProcess
 from tests.reserved_ports import reserved_port
 
 START_S = 20.0
+NOWHERE = (LOOPBACK, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,17 @@ class RedisBroker:
 
     def client(self) -> "redis.Redis[Any]":
         return redis.Redis.from_url(self.url)
+
+    @contextmanager
+    def without_master(self) -> Iterator[None]:
+        """Makes the server answer MASTERDOWN, like a replica that has lost its master."""
+        with self.client() as client:
+            client.config_set("replica-serve-stale-data", "no")
+            client.replicaof(*NOWHERE)
+            try:
+                yield
+            finally:
+                client.replicaof("NO", "ONE")
 
 
 @contextmanager

@@ -271,6 +271,25 @@ def test_reading_continues_after_a_server_restart(tmp_path: Path) -> None:
             assert [key for key, _ in rows_of(batches, 1)] == [4]
 
 
+def test_reading_continues_once_a_replica_that_lost_its_master_serves_again(
+    redis_server: RedisBroker,
+) -> None:
+    redis_server.client().xadd("failover", {"key": 1})
+    source = source_of(redis_server, "failover")
+    (split,) = source.find(set(), is_start=True)
+    with closing(source.open()) as reader:
+        batches = reader.read(split)
+        assert [key for key, _ in rows_of(batches, 1)] == [1]
+
+        with redis_server.without_master():
+            assert next(batches).records.num_rows == 0
+            with pytest.raises(Retryable, match=r"serves nothing: .*MASTER is down"):
+                source.find(set(), is_start=False)
+        redis_server.client().xadd("failover", {"key": 2})
+
+        assert [key for key, _ in rows_of(batches, 1)] == [2]
+
+
 @pytest.mark.parametrize("password", ["wrong-secret", None])
 def test_the_sentence_about_a_refused_password_does_not_contain_it(
     redis_server: RedisBroker, password: str | None

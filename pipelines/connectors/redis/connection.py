@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import redis
-from redis.exceptions import NoPermissionError
+from redis.exceptions import ClusterDownError, NoPermissionError, TryAgainError
 
 from pipelines.connectors.redis.stream_entries import StreamExtent, id_of, offset_of
 from pipelines.connectors.sink import host_of
@@ -20,6 +20,8 @@ from pipelines.domain.errors import Rejected, Retryable
 REDIS_PORT = 6379
 CONNECT_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 10.0
+PASSING = (ClusterDownError, TryAgainError)
+"""Answers during a failover, MASTERDOWN included, and while a cluster moves its slots."""
 
 
 def client_of(url: str) -> Any:
@@ -66,6 +68,8 @@ def asking(client: Any, wish: str) -> Iterator[None]:
         raise Rejected(f"The Redis server refuses {wish}: check user and password.") from error
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise Retryable(f"the Redis server {place_of(client)} does not answer") from error
+    except PASSING as error:
+        raise Retryable(f"the Redis server {place_of(client)} serves nothing: {error}") from error
 
 
 Entry = tuple[bytes, list[bytes]]
