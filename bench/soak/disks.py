@@ -12,11 +12,12 @@ import psutil
 from django.conf import settings
 
 from bench.drill import incidents
-from bench.drill.staging import Staged
+from bench.drill.staging import CHECKPOINTS_BEFORE, Staged
 from bench.soak.doing import Doing, asked
 from bench.soak.flow import REDIS_POSTGRES
 from bench.soak.schedule import Fault
 from ftdash.gameday.injection import forbid_writing, identity_of, release
+from ftdash.jobs.models import Run
 from pipelines.domain.commands import SlowSlot
 from pipelines.domain.errors import Rejected
 
@@ -80,13 +81,14 @@ def checkpoint_damaged(doing: Doing) -> None:
     The driver stands still meanwhile, so that no newer checkpoint completes in between.
     """
     staged = doing.staged
-    staged.wait_runs()  # so that there are older checkpoints of the same run
+    staged.wait(lambda run: len(_checkpoints(staged, run)) >= CHECKPOINTS_BEFORE)
     attempt, slot = staged.run.attempt, doing.slot
     driver = psutil.Process(staged.run.driver_pid)
     driver.suspend()
     try:
-        file = doing.rng.choice(_files_of_newest_checkpoint(staged))
-        _damage(file, doing.rng)
+        newest = _checkpoints(staged, staged.run)[-1]
+        files = sorted(each for each in newest.rglob("*") if each.is_file())
+        _damage(doing.rng.choice(files), doing.rng)
         slot.kill()
     finally:
         driver.resume()
@@ -94,13 +96,14 @@ def checkpoint_damaged(doing: Doing) -> None:
     staged.wait(lambda run: run.is_terminal or run.status == "RUNNING")
 
 
-def _files_of_newest_checkpoint(staged: Staged) -> list[Path]:
-    roots = (settings.JOBS_ROOT / staged.name, staged.place / DISK)
-    found = [each.parent for root in roots for each in root.rglob("chk-*/manifest.json")]
-    if not found:
-        raise Rejected(f"{staged.name} has no checkpoint on a disk")
-    newest = max(found, key=lambda each: (each / "manifest.json").stat().st_mtime_ns)
-    return sorted(each for each in newest.rglob("*") if each.is_file())
+def _checkpoints(staged: Staged, run: Run) -> list[Path]:
+    """Returns the complete checkpoints of the run, the oldest first.
+
+    The run may not go back to the point from which it was restored, which belongs to another run.
+    """
+    roots = (settings.JOBS_ROOT / staged.name / "runs", staged.place / DISK)
+    found = [each for root in roots for each in (root / run.run_id).rglob("chk-*/manifest.json")]
+    return sorted((each.parent for each in found), key=lambda each: int(each.name[4:]))
 
 
 def _damage(file: Path, rng: Random) -> None:

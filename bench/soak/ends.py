@@ -108,6 +108,7 @@ ANSWERS: dict[str, Answer] = {
     flow.DOCUMENTS_FILES: answers.REPLACED,
     flow.KAFKA_POSTGRES: answers.AMOUNTS,
     flow.REDIS_KAFKA: answers.AMOUNTS,
+    flow.REDIS_LOG_KAFKA: answers.AMOUNTS,
 }
 
 
@@ -124,7 +125,7 @@ def _read(kind: str, name: str, place: Path, servers: Servers) -> Read:
     columns = ANSWERS[kind].columns
     if kind in (flow.FILES_FILES, flow.WINDOWS_FILES, flow.DOCUMENTS_FILES):
         return FileRows(place / "output", columns)
-    if kind == flow.REDIS_KAFKA:
+    if kind in flow.TO_KAFKA:
         return TopicRows(_given(servers.kafka).bootstrap_servers, name, columns)
     return TableRows(_given(servers.postgres).url, flow.table_of(name), columns)
 

@@ -86,7 +86,7 @@ REWOUND = (flow.REDIS_POSTGRES, flow.WINDOWS_FILES, flow.FILES_FILES)
 """Pipelines with checkpoints on a disk, whose sinks can set aside what they have committed since.
 Kafka keeps what is published, so a return to an older checkpoint publishes it again."""
 
-FROM_REDIS = (flow.REDIS_POSTGRES, flow.WINDOWS_FILES, flow.COUNTS_POSTGRES, flow.REDIS_KAFKA)
+FROM_REDIS = (flow.WINDOWS_FILES, flow.COUNTS_POSTGRES, *flow.PARALLEL)
 
 ONLY: Mapping[Fault, tuple[str, ...]] = {
     **dict.fromkeys(ON_SMALL_DISK, (ON_DISK,)),

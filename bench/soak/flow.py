@@ -28,6 +28,7 @@ from pipelines.connectors import (
     PostgresInsert,
     PostgresTwoPhase,
     RedisStreams,
+    WriteAheadKafka,
     json_lines_directory,
 )
 from pipelines.operators.rows import Row
@@ -50,6 +51,11 @@ REDIS_POSTGRES, WINDOWS_FILES = "redis-postgres", "windows-files"
 FILES_FILES, COUNTS_POSTGRES = "files-files", "counts-postgres"
 DOCUMENTS_FILES = "documents-files"
 KAFKA_POSTGRES, REDIS_KAFKA = "kafka-postgres", "redis-kafka"
+REDIS_LOG_KAFKA = "redis-log-kafka"
+TO_KAFKA = (REDIS_KAFKA, REDIS_LOG_KAFKA)
+
+PARALLEL = (REDIS_POSTGRES, *TO_KAFKA)
+"""Kinds that read two streams."""
 
 VERSION = "version"
 OF_A_RUN = "FTDASH_RUN_ID"
@@ -69,13 +75,14 @@ TOTALS = pa.schema([(name, pa.int64()) for name in ("start_ms", "key", "pairs", 
 WINDOW = timedelta(seconds=1)
 LOOK_EVERY = timedelta(seconds=1)
 TRANSACTION_TIMEOUT = timedelta(minutes=10)  # longer than any recovery here
+SENDING_TIMEOUT = timedelta(seconds=5)  # shorter than many outages, which the log survives
 PRIME, KEYS, VISITS, PAD_BYTES = 1_000_003, 4, 5, 4096
 DOCUMENTS, DOCUMENT_BYTES = 16_384, 65_536
 
 
 def streams_of(name: str, kind: str) -> tuple[str, ...]:
     """Returns one stream if the order of numbers counts: of two readers, one could be ahead."""
-    return (f"{name}-0", f"{name}-1") if kind in (REDIS_POSTGRES, REDIS_KAFKA) else (f"{name}-0",)
+    return (f"{name}-0", f"{name}-1") if kind in PARALLEL else (f"{name}-0",)
 
 
 def with_amount(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -163,10 +170,13 @@ class Code:
 
 
 def redis_postgres(env: Environment, name: str, place: Path, code: Code) -> None:
-    numbers = code.source(env, _redis(name, REDIS_POSTGRES, NUMBERS), "numbers")
-    amounts = numbers.map_batches(with_amount, AMOUNTS, uid="amounts")
     sink = PostgresTwoPhase(os.environ[POSTGRES], table_of(name), pipeline=name)
-    amounts.sink(sink, uid="rows")
+    _amounts(env, name, REDIS_POSTGRES, code).sink(sink, uid="rows")
+
+
+def _amounts(env: Environment, name: str, kind: str, code: Code) -> Stream:
+    numbers = code.source(env, _redis(name, kind, NUMBERS), "numbers")
+    return numbers.map_batches(with_amount, AMOUNTS, uid="amounts")
 
 
 def windows_files(env: Environment, name: str, place: Path, code: Code) -> None:
@@ -225,15 +235,15 @@ def kafka_postgres(env: Environment, name: str, place: Path, code: Code) -> None
 
 
 def redis_kafka(env: Environment, name: str, place: Path, code: Code) -> None:
-    numbers = code.source(env, _redis(name, REDIS_KAFKA, NUMBERS), "numbers")
-    amounts = numbers.map_batches(with_amount, AMOUNTS, uid="amounts")
-    sink = ExactlyOnceKafka(
-        KafkaAddress(os.environ[KAFKA]),
-        name,
-        pipeline=name,
-        transaction_timeout=TRANSACTION_TIMEOUT,
-    )
-    amounts.sink(sink, uid="records")
+    address, timeout = KafkaAddress(os.environ[KAFKA]), TRANSACTION_TIMEOUT
+    sink = ExactlyOnceKafka(address, name, pipeline=name, transaction_timeout=timeout)
+    _amounts(env, name, REDIS_KAFKA, code).sink(sink, uid="records")
+
+
+def redis_log_kafka(env: Environment, name: str, place: Path, code: Code) -> None:
+    address, timeout = KafkaAddress(os.environ[KAFKA]), SENDING_TIMEOUT
+    sink = WriteAheadKafka(address, name, pipeline=name, transaction_timeout=timeout)
+    _amounts(env, name, REDIS_LOG_KAFKA, code).sink(sink, uid="records")
 
 
 def table_of(name: str) -> str:
@@ -262,6 +272,7 @@ KINDS: Mapping[str, Assembled] = {
     DOCUMENTS_FILES: documents_files,
     KAFKA_POSTGRES: kafka_postgres,
     REDIS_KAFKA: redis_kafka,
+    REDIS_LOG_KAFKA: redis_log_kafka,
 }
 SOURCES = dict.fromkeys(KINDS, ("numbers",)) | {FILES_FILES: ("left", "right")}
 

@@ -60,9 +60,14 @@ class Meter:
                     continue
                 kind = kinds.get(process.pid) or kinds.get(process.ppid(), "")
                 if kind in (*PARTS, "driver", "slot"):
-                    by_figure[f"{kind}.memory_mb"].append(process.memory_info().rss / MB)
-                    by_figure[f"{kind}.descriptors"].append(process.num_fds())
-                    by_figure[f"{kind}.threads"].append(process.num_threads())
+                    # All three first: a process may end in between, and then counts as none.
+                    used = {
+                        "memory_mb": process.memory_info().rss / MB,
+                        "descriptors": process.num_fds(),
+                        "threads": process.num_threads(),
+                    }
+                    for what, value in used.items():
+                        by_figure[f"{kind}.{what}"].append(value)
         return {figure: round(fmean(values), 2) for figure, values in by_figure.items()}
 
     def _kinds(self) -> dict[int, str]:

@@ -32,7 +32,7 @@ from bench.soak import changes, disks, faults, flow
 from bench.soak.doing import WHO
 from bench.soak.ends import Line, line_of
 from bench.soak.measuring import PARTS, Meter, recoveries_ms
-from bench.soak.schedule import Fault, Planned, schedule
+from bench.soak.schedule import Fault, Planned, lasting_at_most, schedule
 from bench.soak.slopes import Sample
 from ftdash.embedded.check import DashboardClient
 from ftdash.embedded.supervisor import wait_until
@@ -67,7 +67,7 @@ default it fills for half an hour, and the slope of that would hide a leak."""
 OF_LARGE_STATE = {"execution.checkpointing.timeout": "2 min", MEMORY: "256 mb"}
 """Settings of the pipeline with a gigabyte of state: a savepoint holds all of it."""
 
-NEEDS = {flow.KAFKA_POSTGRES: "kafka", flow.REDIS_KAFKA: "kafka"}
+NEEDS = dict.fromkeys((flow.KAFKA_POSTGRES, *flow.TO_KAFKA), "kafka")
 """The server that a pipeline cannot do without."""
 
 Check = Callable[[], None]
@@ -128,7 +128,8 @@ def soak(
         names = _possible(chosen, site.servers, soaked.left_out)
         has_spark = SPARK not in soaked.left_out
         targets = faults.targets(names, site.servers, soaked.left_out, has_spark=has_spark)
-        of_kinds = {fault: where for fault, where in targets.items() if fault in kinds}
+        fitting = lasting_at_most(length.seconds, kinds)
+        of_kinds = {fault: targets[fault] for fault in fitting if fault in targets}
         soaked.planned = schedule(seed, length.seconds_most, of_kinds)
         places = home / ROOT
         soaked.lines = [_line(name, places, site.servers) for name in names]

@@ -454,6 +454,7 @@ SINKS = {
     ),
     "SNK-4": Scenario(
         "an outage outlasts the timeout of a transaction, which ends the run or needs a log",
+        faults=(Fault.KAFKA_AWAY, Fault.KAFKA_HUNG, Fault.KAFKA_AWAY_LONG),
         tests=(
             "contracts/test_kafka_transactions.py::"
             "test_too_long_an_outage_is_reported_with_its_range_but_a_log_survives_it",

@@ -5,7 +5,7 @@ own order. So no kind comes a third time before every other one has come. Faults
 minutes are not in the rounds: in a long soak one of them comes every ten minutes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -145,13 +145,19 @@ class Planned:
     length_s: float
 
 
+def lasting_at_most(seconds: float, kinds: Collection[str]) -> list[Fault]:
+    """Returns those of the `kinds` that fit into a soak of that length."""
+    is_long = seconds >= LONG_FROM_S
+    return [fault for fault in Fault if fault in kinds and (is_long or fault not in LONG)]
+
+
 def schedule(
     seed: int, seconds: float, targets: Mapping[Fault, Sequence[str]]
 ) -> tuple[Planned, ...]:
     """`targets` is {fault: the pipelines that it may happen to}; only these faults come."""
     rng, planned, at_s, long_at_s = Random(seed), list[Planned](), 0.0, LONG_EVERY_S
     short = _rounds(rng, [fault for fault in targets if fault not in LONG])
-    long = _rounds(rng, [each for each in targets if each in LONG and seconds >= LONG_FROM_S])
+    long = _rounds(rng, [fault for fault in targets if fault in LONG])
     while fault := (next(long, None) if at_s >= long_at_s else None) or next(short, None):
         at_s += rng.uniform(*QUIET_S)
         length_s = rng.uniform(*LENGTHS_S.get(fault, (0.0, 0.0)))

@@ -25,7 +25,15 @@ from bench.soak.answers import (
     amount,
     price,
 )
-from bench.soak.schedule import LENGTHS_S, LONG, LONG_FROM_S, QUIET_S, Fault, schedule
+from bench.soak.schedule import (
+    LENGTHS_S,
+    LONG,
+    LONG_FROM_S,
+    QUIET_S,
+    Fault,
+    lasting_at_most,
+    schedule,
+)
 from bench.soak.slopes import BOUNDS, Sample, bound_of, percentile, slopes
 
 HOUR_S = 3600.0
@@ -63,10 +71,12 @@ def test_in_a_long_soak_a_fault_of_minutes_comes_about_every_ten_minutes(seed: i
 
 
 def test_a_soak_of_less_than_20_minutes_has_no_fault_of_minutes() -> None:
-    planned = schedule(1, LONG_FROM_S - 1, ALL)
-
-    assert planned[-1].at_s > LONG_FROM_S - 60
-    assert not {each.fault for each in planned} & set(LONG)
+    assert set(lasting_at_most(LONG_FROM_S - 1, Fault)) == set(SHORT)
+    assert set(lasting_at_most(LONG_FROM_S, Fault)) == set(Fault)
+    assert lasting_at_most(HOUR_S, ["redis-away-long", "code"]) == [
+        Fault.CODE,
+        Fault.REDIS_AWAY_LONG,
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))
