@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from bench.soak.measuring import COMPLETED
 from bench.soak.running import Soaked
+from bench.soak.schedule import Fault
 from bench.soak.slopes import JUDGED_FROM_S, Slope, percentile, slopes
 
 Fields = dict[str, object]
@@ -23,6 +24,7 @@ def fields_of(soaked: Soaked, seed: int) -> Fields:
         "flat": all(each.is_flat for each in found.values()) if judges and found else None,
         "faults": dict(soaked.done),
         "not_done": soaked.refused[:SAID_MAX],
+        "not_come": sorted(set(Fault) - soaked.done.keys() - soaked.left_out.keys()),
         "ended_runs": soaked.ended,
         "unfinished": soaked.unfinished,
         "recoveries": len(soaked.recoveries_ms),

@@ -4,6 +4,7 @@ Its output is complete, and the report says so.
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -18,16 +19,30 @@ from bench.soak.disks import slow_flushes
 from bench.soak.ends import Line
 from bench.soak.report import fields_of, is_good, table
 from bench.soak.running import Length, Soaked
+from bench.soak.schedule import Fault
 from bench.soak.slopes import JUDGED_FROM_S, Sample
 from pipelines.domain.errors import Rejected
+from tests import conftest
 from tests.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
-SEED = 3
+SEED = 5
+"""Its schedule has kills at moments of a checkpoint, of a recovery and of the driver early on."""
+
 CHOSEN = ("redis-postgres", "windows-files", "counts-postgres")
 """Pipelines without Kafka; one has a window and one uses RocksDB."""
 
 KINDS_MIN = 10
+MOMENTS_MIN = 3
+UNUSED = {
+    "kafka-away",
+    "kafka-away-long",
+    "kafka-hung",
+    "kafka-refusing",
+    "partition-added",
+}
+NOT_POSSIBLE = {"clocks of C", "Spark", "executor-killed", *UNUSED}
+"""What the soak leaves out where every program is there, and the account is root."""
 SLOW_FLUSH_S = 2.0
 
 
@@ -50,6 +65,7 @@ def test_five_minutes_of_faults_lose_double_and_change_nothing() -> None:
     assert found["ended_runs"] == found["unfinished"] == [], done.stderr
     assert done.returncode == 0
     assert len(found["faults"]) >= KINDS_MIN, found["not_done"]
+    assert {*found["faults"], *found["not_come"], *found["left_out"]} >= set(Fault)
     assert found["seed"] == SEED
     assert found["seconds"] >= 300
     assert found["flat"] is None  # the run is too short to judge
@@ -59,7 +75,11 @@ def test_five_minutes_of_faults_lose_double_and_change_nothing() -> None:
     assert found["rows"]["windows-files"] > 100
     assert found["looks"] >= 3 * len(CHOSEN)
     assert found["slopes"]["web.memory_mb"]["bound"] is None
-    assert "Spark" in found["left_out"]
+    moments = [kind for kind in found["faults"] if re.match("(slot|driver)-killed-", kind)]
+    assert len(moments) >= MOMENTS_MIN, found["faults"]
+    assert found["left_out"].keys() >= NOT_POSSIBLE
+    if conftest.REQUIRE_ALL:  # or else a missing program would pass unseen
+        assert found["left_out"].keys() == NOT_POSSIBLE
 
 
 FLUSHING = """
@@ -150,6 +170,16 @@ def test_a_growing_figure_is_not_good_and_the_table_names_it() -> None:
     assert [line.split()[0] for line in table(fields).splitlines() if "NOT FLAT" in line] == [
         "web.memory_mb"
     ]
+
+
+def test_the_report_names_each_kind_of_fault_that_did_not_come() -> None:
+    found = soaked()
+    found.done[Fault.CODE] += 1
+    found.left_out[Fault.EXECUTOR_KILLED] = "no Spark"
+
+    not_come = fields_of(found, SEED)["not_come"]
+
+    assert not_come == sorted(set(Fault) - {Fault.CODE, Fault.EXECUTOR_KILLED})
 
 
 def test_a_short_soak_does_not_judge_growth() -> None:
