@@ -506,6 +506,32 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "tests/unit/test_soak.py::test_memory_that_grows_beyond_its_bound_is_not_flat",
         ),
     ),
+    (
+        "each scenario of failure and each fault of a game day is caused by the soak, or shown by a"
+        " named test"
+    ): (
+        Mutant(
+            "bench/soak/scenarios.py",
+            '    "KILL_SLOT_OPENED": Fault.SLOT_KILLED_OPENED,\n',
+            "",
+            "tests/unit/test_soak_scenarios.py"
+            "::test_every_fault_of_a_game_day_is_a_fault_of_the_soak",
+        ),
+        Mutant(
+            "bench/soak/scenarios.py",
+            '"KILL_DRIVER_REWOUND": Fault.DRIVER_KILLED_REWOUND',
+            '"KILL_DRIVER_REWOUND": Fault.DRIVER_KILLED_REWINDING',
+            "tests/unit/test_soak_scenarios.py"
+            "::test_a_kill_at_a_moment_comes_at_the_same_moment_in_the_soak",
+        ),
+        Mutant(
+            "bench/soak/faults.py",
+            "    Fault.SERVERS_LATE: servers_late,\n",
+            "",
+            "tests/unit/test_soak_scenarios.py"
+            "::test_every_kind_of_fault_can_be_caused_and_belongs_to_a_scenario",
+        ),
+    ),
     "the page of all pipelines names the cause of an incident and offers the next step": (
         Mutant(
             "ftdash/incidents/causes.py",
