@@ -240,7 +240,9 @@ class Sink(Protocol):
         `ancestors` is the lineage of the starting point: for each run, output prepared up to that
         checkpoint belongs to it. In a recovery within the run, the run itself comes last. All other
         output in the target is superseded and set aside. Output of the lineage that an earlier
-        rewind set aside comes back. Empty means a fresh start: all earlier output is superseded.
+        rewind set aside comes back. Output that a run has set aside of its own never does: the run
+        fell back to an older checkpoint and wrote the same records again. Empty means a fresh
+        start: all earlier output is superseded.
 
         The driver calls it while no subtask of the run writes. Idempotent. Raises TargetTaken if
         another run holds the target.

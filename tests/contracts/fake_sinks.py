@@ -26,6 +26,7 @@ class FakeSink:
     def __init__(self) -> None:
         self.output: dict[str, list[int]] = {}  # name to ids, everything that was ever committed
         self.current: set[str] = set()
+        self.repeated: set[str] = set()  # by the run itself, after it fell back
         self.prepared: dict[str, list[int]] = {}
         self.held_by: Holder | None = None
         self.attempt = Attempt(0)
@@ -64,7 +65,9 @@ class FakeSink:
             if any(name.split("/")[0] == r and int(name.split("/")[1]) <= c for r, c in ancestors)
         }
         superseded = len(self.current - belonging)
-        self.current = belonging
+        own = {name for name in self.current if name.split("/")[0] == run_id}
+        self.repeated |= own - belonging
+        self.current = belonging - self.repeated
         return Superseded(superseded, "nowhere") if superseded else None
 
     def unfinished(self) -> list[Unfinished]:

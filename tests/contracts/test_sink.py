@@ -211,6 +211,7 @@ def test_a_fallback_within_the_run_doubles_nothing(target: Target, tmp_path: Pat
     host.lose(BIRTH, 4)
     host.lose(BIRTH, 3)
 
+    host.perish(BIRTH, Seam.COMMITTED, interval=7)  # the recovery after it doubles nothing either
     host.live(BIRTH, interval=7)
 
     assert target.visible() == EVERYTHING

@@ -169,7 +169,9 @@ class OutsideSink:
             return each.checkpoint_id <= newest.get(each.run_id, 0)
 
         foreign = [name for name, each in world.visible.items() if not belongs(each)]
-        returning = [name for name, each in world.superseded.items() if belongs(each)]
+        # What the run set aside of its own, it has written again.
+        aside = {name: t for name, t in world.superseded.items() if t.run_id != run_id}
+        returning = [name for name, each in aside.items() if belongs(each)]
         for name in foreign:
             world.superseded[name] = world.visible.pop(name)
         for name in returning:

@@ -18,7 +18,9 @@ What removes which files, so that nothing restorable is lost:
   that an attempt completes removes what older attempts still left: by then, everything restored is
   committed.
 - visible: never removed. `rewind` makes the visible files exactly those of the lineage: it sets
-  others aside, and brings back files of the lineage that an earlier rewind set aside.
+  others aside, and brings back files of the lineage that an earlier rewind set aside. Files that a
+  run has set aside of its own stay there: it fell back to an older checkpoint because the newer
+  ones were damaged, and wrote the same records again under later checkpoints.
 """
 
 import fcntl
@@ -204,9 +206,9 @@ class FileTarget:
                 file.unlink(missing_ok=True)
 
     def _superseded(self) -> list[Path]:
-        """Returns the files that rewinds of all runs have set aside. Raises OSError."""
+        """Returns the files that runs have set aside of other runs. Raises OSError."""
         runs = entries_of(self.directory / SUPERSEDED)
-        return [file for run in runs for file in entries_of(run)]
+        return [file for run in runs for file in entries_of(run) if _run_of(file) != run.name]
 
     def _move(self, files: list[Path], to: Path) -> None:
         if not files:
@@ -303,6 +305,12 @@ def _left_over(file: Path, run_id: RunId, restored_id: int | None) -> re.Match[s
 def _is_of_some_sink(file: Path) -> bool:
     """Returns True for visible output of any writer."""
     return file.suffix in SUFFIXES and not file.name.startswith((".", "_"))
+
+
+def _run_of(file: Path) -> str | None:
+    """Returns the run that wrote the visible file, or None if it is not a file of ours."""
+    name = FINAL.fullmatch(file.name)
+    return None if name is None else name["run"]
 
 
 def _final_belongs(file: Path, newest: dict[RunId, int]) -> bool | None:
