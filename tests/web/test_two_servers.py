@@ -41,7 +41,9 @@ ROOT = Path(__file__).parents[2]
 DOMAIN = "localhost"
 NAME, PASSWORD = "ada", "correct-horse-battery"
 PAGES = ("/", "/pipelines/flights/", "/events/", "/healthz")
-STREAMS = ("stream-a", "stream-b")
+STREAMS_MAX = 10
+"""So many reach both servers, even if the proxy passes over a slow one for a while."""
+
 BROWSERS = 3
 ENOUGH = 20
 """How many answers each browser gets before the kill, and again after it."""
@@ -274,9 +276,9 @@ def test_people_notice_nothing_when_one_of_two_servers_is_killed(site: Site) -> 
     killed, other = site.servers
     cookies = site.signed_in_at(killed)
     is_over = threading.Event()
-    streams = [EventSource(site.client(cookies), is_over, name) for name in STREAMS]
+    streams: list[EventSource] = []
     browsers = [Browser(site.client(cookies), is_over) for _ in range(BROWSERS)]
-    with ThreadPoolExecutor(len(streams) + len(browsers)) as threads:
+    with ThreadPoolExecutor(STREAMS_MAX + BROWSERS) as threads:
         tasks: list[Future[None]] = []
 
         def wait_for(holds: Callable[[], bool]) -> None:
@@ -284,18 +286,20 @@ def test_people_notice_nothing_when_one_of_two_servers_is_killed(site: Site) -> 
             wait_until(lambda: holds() or any(task.done() for task in tasks))
 
         try:
-            for stream in streams:  # the proxy gives each server one
+            while len({killed.has_answered(each.first) for each in streams}) < 2:
+                assert len(streams) < STREAMS_MAX
+                stream = EventSource(site.client(cookies), is_over, f"stream-{len(streams)}")
+                streams.append(stream)
                 tasks.append(threads.submit(stream.run))
                 wait_for(lambda stream=stream: "flights" in stream.versions)  # type: ignore[misc]
-            of_killed, of_other = sorted(streams, key=lambda each: other.has_answered(each.first))
-            assert killed.has_answered(of_killed.first)
-            assert other.has_answered(of_other.first)
+            of_killed = [each for each in streams if killed.has_answered(each.first)]
+            of_other = [each for each in streams if other.has_answered(each.first)]
             tasks += [threads.submit(browser.run) for browser in browsers]
             wait_for(lambda: all(len(browser.statuses) >= ENOUGH for browser in browsers))
-            before = of_killed.versions["flights"]
+            before = streams[0].versions["flights"]
 
             killed.process.kill()
-            wait_for(lambda: len(of_killed.openings) > 1)
+            wait_for(lambda: all(len(each.openings) > 1 for each in of_killed))
             execute(site.database, "update jobs_run set version = version + 1")
 
             wait_for(lambda: all(each.versions["flights"] != before for each in streams))
@@ -312,8 +316,8 @@ def test_people_notice_nothing_when_one_of_two_servers_is_killed(site: Site) -> 
         assert set(browser.statuses) == {200}
         assert browser.cut_short <= 1
     sent = (200, "text/event-stream")
-    assert of_killed.openings == [sent, sent]
-    assert of_other.openings == [sent]
+    assert [each.openings for each in of_killed] == [[sent, sent]] * len(of_killed)
+    assert [each.openings for each in of_other] == [[sent]] * len(of_other)
     asked = {each["path"] for each in killed.lines() if "path" in each}
     assert asked >= {"/pipelines/flights/", "/events/"}
 
