@@ -81,12 +81,38 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             f"{STARTING}::test_processes_that_start_together_have_one_secret_key",
         ),
     ),
+    "code of a pipeline starts with allowed variables, and with no secret of the control plane": (
+        Mutant(
+            "ftdash/jobs/author_environment.py",
+            " and any(fnmatchcase(name, each) for each in passed)",
+            "",
+            "tests/web/test_author_environment.py::test_only_allowed_variables_pass",
+        ),
+        Mutant(
+            "ftdash/jobs/author_environment.py",
+            "name not in settings.NEVER_PASSED and ",
+            "",
+            (
+                "tests/web/test_author_environment.py::"
+                "test_a_secret_does_not_pass_even_if_a_pattern_matches"
+            ),
+        ),
+        Mutant(
+            "ftdash/supervision/launcher.py",
+            "        RUN_ID_VARIABLE: run.run_id,",
+            '        RUN_ID_VARIABLE: run.run_id, "FTDASH_REDIS_URL": settings.REDIS_URL,',
+            (
+                "tests/web/test_author_environment.py::"
+                "test_a_driver_starts_without_secrets_and_reads_the_redis_address_once"
+            ),
+        ),
+    ),
     "no service of systemd is root, only root reads the secrets, a driver outlives its worker": (
         Mutant(
             "ftdash/deployment/units.py",
             '"account": server.account,',
             '"account": "root",',
-            f"{DEPLOYED}::test_no_process_runs_as_root_and_each_gets_the_existing_secrets",
+            f"{DEPLOYED}::test_no_process_runs_as_root_and_each_gets_the_secrets_that_it_needs",
         ),
         Mutant(
             "ftdash/deployment/units.py",
