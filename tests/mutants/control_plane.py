@@ -67,10 +67,9 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
         ),
         Mutant(
             "ftdash/projection/projector.py",
-            "*map(_read_up_to, stopped)",
-            "*map(_read_up_to, [])",
-            f"{PROJECTED}"
-            "::test_the_events_of_a_stopped_projection_count_as_unread_since_its_last_one",
+            "= map(_unread_since, runs)",
+            "= map(_unread_since, Run.objects.all())",
+            f"{PROJECTED}::test_a_stopped_projection_does_not_count_as_lag",
         ),
     ),
     "of processes that start together on a new home, all have the same secret key": (
