@@ -627,6 +627,12 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
                 "s_is_killed[files-while writing-1]"
             ),
         ),
+        Mutant(
+            "pipelines/connectors/files/target.py",
+            " if _run_of(file) != run.name]",
+            "]",
+            "tests/contracts/test_sink.py::test_a_fallback_within_the_run_doubles_nothing[files]",
+        ),
     ),
     "exactly-once files survive a death or a loss of power at any step": (
         Mutant(
