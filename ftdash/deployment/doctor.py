@@ -327,15 +327,21 @@ def journals(seen: Observation) -> Diagnosis:
         allowed = age(1000 * settings.PROJECTOR_LAG_MAX_S)
         finding = (
             f"The projector has not read an event that is {age(1000 * lag_s)} old"
-            f" (allowed: {allowed}). {seen.projector.note}"
+            f" (allowed: {allowed})."
         )
         return broken(
             part,
-            finding.strip(),
+            finding,
+            "Read the log of the projector: `journalctl -u ftdash-projector`. Give it more"
+            " processor time, or the journals a faster disk.",
+        )
+    if seen.projector.note:
+        return warning(
+            part,
+            seen.projector.note,
             "Read the log of the projector: `journalctl -u ftdash-projector`. If a projection has"
             " stopped, cure its cause, such as by an upgrade, and run `ftdash projector --rebuild"
-            " RUN_ID`. Otherwise give the projector more processor time, or the journals a faster"
-            " disk.",
+            " RUN_ID`.",
         )
     return well(part, "The projector has read them.")
 

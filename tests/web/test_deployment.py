@@ -23,6 +23,7 @@ from ftdash.deployment import doctor
 from ftdash.deployment.doctor import Verdict
 from ftdash.deployment.units import Server, install, unit_files
 from ftdash.embedded.installation import free_port
+from ftdash.jobs.directories import run_directory
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.projection import projector
 from ftdash.projection.projector import Projector
@@ -125,6 +126,23 @@ def test_a_server_is_ready_once_the_projector_has_read_all_old_events(
     assert "journalctl -u ftdash-projector" in diagnosis.cure
     assert Client().get("/readyz").status_code == 200
     assert found("journals").verdict is Verdict.WELL
+
+
+def test_the_doctor_warns_of_a_stopped_projection_and_the_server_stays_ready(
+    installation: Path,
+) -> None:
+    run = new_run()
+    Story(run).started()
+    with run_directory(run).journal_file.open("ab") as file:
+        file.write(b"{}\n")
+    Projector().run_once()
+
+    diagnosis = found("journals")
+
+    assert diagnosis.verdict is Verdict.WARNING
+    assert diagnosis.finding == f"The projection of {run.run_id} has stopped."
+    assert "--rebuild" in diagnosis.cure
+    assert Client().get("/readyz").status_code == 200
 
 
 def found(part: str) -> doctor.Diagnosis:
