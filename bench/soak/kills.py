@@ -71,7 +71,11 @@ def driver_killed_at(moment: DriverKillMoment, doing: Doing) -> None:
 def executor_killed(doing: Doing) -> None:
     """Kills the Java process in which Spark runs the slots."""
     doing.staged.wait(lambda run: run.status == "RUNNING" and run.driver_pid is not None)
-    _kill(_with_children([doing.staged.run.driver_pid or 0], lambda each: each.name() == "java"))
+    driver = doing.staged.run.driver_pid
+    found = _with_children([driver] if driver else [], lambda each: each.name() == "java")
+    if not found:
+        raise Rejected("the driver has no Java process at the moment")
+    _kill(found)
 
 
 def worker_killed(doing: Doing) -> None:
