@@ -40,7 +40,7 @@ def is_ready() -> bool:
             return False
     seen = observe()
     found = doctor.projector(seen.projector), doctor.journals(seen)
-    return all(each.verdict is doctor.Verdict.WELL for each in found)
+    return all(each.verdict is not doctor.Verdict.BROKEN for each in found)
 
 
 app_name = "health"

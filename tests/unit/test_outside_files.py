@@ -14,15 +14,18 @@ import pyarrow as pa
 import pytest
 
 from pipelines.audit.file_output import batch_of
-from pipelines.connectors import split_progress
-from pipelines.connectors.files.csv import CsvFiles
+from pipelines.connectors import (
+    CsvFiles,
+    JsonLinesFiles,
+    MalformedRecord,
+    ParquetFiles,
+    split_progress,
+)
 from pipelines.connectors.files.input_files import LISTING, read_listing
-from pipelines.connectors.files.json_lines import JsonLinesFiles
-from pipelines.connectors.files.parquet import ParquetFiles
 from pipelines.connectors.files.quarantine import QuarantinedRecords
 from pipelines.connectors.positions import Beginning
 from pipelines.connectors.redis.stream_entries import row_of_fields
-from pipelines.connectors.source import MalformedRecord, UnreadableText
+from pipelines.connectors.source import UnreadableText
 from pipelines.connectors.split_progress import (
     NamedPositions,
     SplitPositions,
