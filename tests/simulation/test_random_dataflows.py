@@ -1,6 +1,6 @@
-"""Half of a thousand simulated runs keep every promise, and reach the situations they should.
+"""A fifth of a thousand simulated runs keep every promise, and reach the situations they should.
 
-The commit determines which half; `python -m tests.simulation` simulates them all. The README beside
+The commit determines which fifth; `python -m tests.simulation` simulates them all. The README beside
 this file lists the simulated parts, and which scenario is shown where.
 """
 
@@ -29,8 +29,11 @@ from tests.simulation.plans import ENDS, OPERATORS_MAX, OPERATORS_MIN, TWO_INPUT
 from tests.simulation.simulated_run import Simulation, points_are_often_given_up
 
 SEEDS = 1_000
-SHARE = 2
-"""One seed in this many is simulated, in addition to those that have failed."""
+SHARE = 5
+"""One seed in this many is simulated, in addition to those that have failed and the rare ones."""
+
+RARE_SEEDS = (20, 26, 39, 90, 95, 96, 97, 124, 125, 128, 135)
+"""They reach the situations that few seeds reach, most of all failures of the disk."""
 
 FEW_SEEDS = 20
 GIVEN_UP_SEEDS = 40
@@ -76,7 +79,7 @@ REACHED = (
 def test_random_dataflows_keep_every_promise_under_random_faults() -> None:
     began_s = time.monotonic()
     first = int.from_bytes(hashlib.sha256(newest_commit()).digest()) % SHARE
-    seeds = [*range(first, SEEDS, SHARE), *failed_seeds()]
+    seeds = sorted({*range(first, SEEDS, SHARE), *RARE_SEEDS, *failed_seeds()})
     verdicts = list(campaign(seeds, os.cpu_count() or 1))
     wall_s = time.monotonic() - began_s
 
