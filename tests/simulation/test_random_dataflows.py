@@ -1,7 +1,7 @@
 """A fifth of a thousand simulated runs keep every promise, and reach the situations they should.
 
-The commit determines which fifth; `python -m tests.simulation` simulates them all. The README beside
-this file lists the simulated parts, and which scenario is shown where.
+The commit determines which fifth; `python -m tests.simulation` simulates them all. The README
+beside this file lists the simulated parts, and which scenario is shown where.
 """
 
 import hashlib
