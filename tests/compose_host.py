@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import ssl
 import subprocess
 import tempfile
@@ -230,10 +231,16 @@ class ComposeHost:
             within += ["setpriv", f"--reuid={user}", "--clear-groups"]
         with (self.directory / f"{service}.log").open("wb") as log:
             process = subprocess.Popen(
-                [*within, *words], stdout=log, stderr=log, env={**os.environ, **variables}, cwd="/"
+                [*within, *words],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **variables},
+                cwd="/",
+                start_new_session=True,
             )
         self._undo.callback(process.wait, 30)
-        self._undo.callback(process.kill)
+        # Redis is a child of the service's shell. In a container, it ends with the shell.
+        self._undo.callback(os.killpg, process.pid, signal.SIGKILL)
 
     # Ours.
 
