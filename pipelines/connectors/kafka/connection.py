@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakMethod
 
 from confluent_kafka import (
     IsolationLevel,
@@ -49,6 +50,22 @@ REFUSALS = {  # errors that a person can fix, if they last
     KafkaError._UNKNOWN_TOPIC: "knows no such topic",
     KafkaError._UNKNOWN_PARTITION: "knows no such partition",
 }
+
+
+def weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """Returns a callback for a client that the method's object holds.
+
+    An object and a client that refer to each other, and the client's threads and connections, live
+    until Python next looks for cycles, which in a driver may take an hour.
+    """
+    found = WeakMethod(method)
+
+    def call(*given: object) -> None:
+        bound = found()
+        if bound is not None:
+            bound(*given)
+
+    return call
 
 
 def answer_turns() -> int:
@@ -104,7 +121,7 @@ class KafkaAdmin:
         self._address = address
         self._refusal: KafkaError | None = None
         with address.settings_are_understood():
-            self._client = admin.AdminClient(address.settings(self._on_error))
+            self._client = admin.AdminClient(address.settings(weakly(self._on_error)))
 
     def partitions(self, topic: str) -> int:
         """The number of partitions. Raises Retryable, also if the topic does not exist (yet)."""

@@ -240,7 +240,7 @@ class TransactionalProducer:
         with output.address.settings_are_understood():
             self._client = Producer(
                 {
-                    **output.address.settings(self._on_error),
+                    **output.address.settings(kafka_connection.weakly(self._on_error)),
                     "transactional.id": transactional_id,
                     "transaction.timeout.ms": output.timeout // MILLISECOND,
                     "message.timeout.ms": delivery // MILLISECOND,
@@ -251,7 +251,7 @@ class TransactionalProducer:
                     "reconnect.backoff.max.ms": RECONNECT // MILLISECOND,
                     "partitioner": PARTITIONER,
                     "delivery.report.only.error": True,
-                    "on_delivery": self._on_delivery,
+                    "on_delivery": kafka_connection.weakly(self._on_delivery),
                 }
             )
         self._ask(lambda: self._client.init_transactions(ANSWER_TIMEOUT_S))

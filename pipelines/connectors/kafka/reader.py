@@ -17,7 +17,7 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from pipelines.connectors.dead_letters import DeadLetter, with_letters
-from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin
+from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin, weakly
 from pipelines.connectors.kafka.values import (
     NO_TIME,
     Fetched,
@@ -140,7 +140,7 @@ class TopicsReader:
         with address.settings_are_understood():
             self._consumer = Consumer(
                 {
-                    **address.settings(self._on_error),
+                    **address.settings(weakly(self._on_error)),
                     **group,
                     "enable.auto.commit": False,
                     "enable.auto.offset.store": False,

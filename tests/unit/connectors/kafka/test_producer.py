@@ -1,5 +1,8 @@
 """Errors of a Kafka client without a broker, as errors of the engine."""
 
+import gc
+import weakref
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -8,11 +11,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from pipelines.connectors.kafka import producer as producer_module
-from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.producer import KafkaOutput, RecordForm, TransactionalProducer
+from pipelines.connectors.kafka.reader import TopicsReader
+from pipelines.connectors.kafka.values import RawValues
 from pipelines.domain.errors import Rejected, Retryable
 
-OUTPUT = KafkaOutput(KafkaAddress("broker:9092"), "views", RecordForm(), timedelta(minutes=1))
+ADDRESS = KafkaAddress("broker:9092")
+OUTPUT = KafkaOutput(ADDRESS, "views", RecordForm(), timedelta(minutes=1))
 
 
 def test_a_full_client_queue_is_retryable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +75,32 @@ def test_a_flush_waits_no_longer_than_a_delivery_may_take(
 
     delivery_s = OUTPUT.timeout.total_seconds() / 2
     assert delivery_s < producer._client.waited_s < OUTPUT.timeout.total_seconds()
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        pytest.param(lambda: KafkaAdmin(ADDRESS), id="admin"),
+        pytest.param(
+            lambda: TopicsReader(ADDRESS, RawValues(), None, read_committed=True), id="reader"
+        ),
+        pytest.param(lambda: TransactionalProducer(OUTPUT, "ours"), id="producer"),
+    ],
+)
+def test_a_dropped_client_ends_at_once_and_waits_for_no_garbage_collection(
+    opened: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has threads and connections, and a driver opens some for each attempt."""
+    monkeypatch.setattr(producer_module, "Producer", FullClient)
+    gc.disable()
+    try:
+        client = opened()
+        found = weakref.ref(client)
+        del client
+
+        assert found() is None
+    finally:
+        gc.enable()
 
 
 class FullClient:
