@@ -20,7 +20,7 @@ from django.urls import reverse
 from django.utils.decorators import method_decorator
 
 APPS = ("jobs", "checkpoints", "metrics", "accounts", "lab", "gameday", "alerts", "history")
-UNLISTED = {"OneTimePassword", "SentForm", "SendingTurn"}
+UNLISTED = {"CacheEntry", "OneTimePassword", "SentForm", "SendingTurn"}
 """Models whose rows only programs need, and only for a moment."""
 
 HIDDEN = {"ApiToken": ("digest",), "Channel": ("address", "key_salt")}
