@@ -5,7 +5,6 @@ mutants. All their tests must first pass without a mutant.
 """
 
 import argparse
-import hashlib
 import os
 import sys
 import time
@@ -13,6 +12,7 @@ from collections import ChainMap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from tests.commit_share import share_of
 from tests.mutants.guarantees import guarantees
 from tests.mutants.mutant import Mutant
 from tests.mutants.table import MUTANTS
@@ -64,8 +64,7 @@ def every_mutant() -> list[Numbered]:
 
 def chosen_of(mutants: list[Numbered], row: int | None, share: int, commit: str) -> list[Numbered]:
     """Returns one mutant in `share`; `commit` decides which, so that each mutant has its turn."""
-    begin = int.from_bytes(hashlib.sha256(commit.encode()).digest()) % share
-    return [each for each in mutants[begin::share] if row in (None, each.row)]
+    return [each for each in share_of(mutants, share, commit) if row in (None, each.row)]
 
 
 def _told(each: Numbered, trial: Trial) -> bool:

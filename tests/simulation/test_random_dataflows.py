@@ -4,16 +4,15 @@ The commit determines which fifth; `python -m tests.simulation` simulates them a
 beside this file lists the simulated parts, and which scenario is shown where.
 """
 
-import hashlib
 import os
 import random
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.commit_share import share_of
 from tests.simulation.campaign import Verdict, campaign, failed_seeds, judge
 from tests.simulation.checkers import every_run_has_ended, nothing_comes_twice
 from tests.simulation.circumstances import (
@@ -78,8 +77,7 @@ REACHED = (
 @pytest.mark.timeout(1_800)
 def test_random_dataflows_keep_every_promise_under_random_faults() -> None:
     began_s = time.monotonic()
-    first = int.from_bytes(hashlib.sha256(newest_commit()).digest()) % SHARE
-    seeds = sorted({*range(first, SEEDS, SHARE), *RARE_SEEDS, *failed_seeds()})
+    seeds = sorted({*share_of(range(SEEDS), SHARE), *RARE_SEEDS, *failed_seeds()})
     verdicts = list(campaign(seeds, os.cpu_count() or 1))
     wall_s = time.monotonic() - began_s
 
@@ -95,12 +93,6 @@ def test_random_dataflows_keep_every_promise_under_random_faults() -> None:
     assert {verdict.mode for verdict in verdicts} == set(MODES)
     assert [what for what in REACHED if seen[what] < 3] == []
     assert turns * SEEDS < TURNS_MAX * len(seeds)
-
-
-def newest_commit() -> bytes:
-    """Returns the id of the newest commit, or nothing if this is no checkout."""
-    asked = ["git", "rev-parse", "HEAD"]
-    return subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, check=False).stdout
 
 
 @pytest.mark.slow
