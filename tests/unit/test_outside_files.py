@@ -17,10 +17,10 @@ from pipelines.audit.file_output import batch_of
 from pipelines.connectors import (
     CsvFiles,
     JsonLinesFiles,
-    MalformedRecord,
     ParquetFiles,
     split_progress,
 )
+from pipelines.connectors.contract import MalformedRecord
 from pipelines.connectors.files.input_files import LISTING, read_listing
 from pipelines.connectors.files.quarantine import QuarantinedRecords
 from pipelines.connectors.positions import Beginning
