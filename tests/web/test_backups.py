@@ -58,13 +58,18 @@ from django.core.management import call_command
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import connection
 from ftdash.accounts.models import AdminAction
+from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.models import Request, Run
 
 NOT_FOLDED = ("Pipeline", "Request", "Run", "Heartbeat")
 
 
 def rows(model, *left_out):
-    fields = (field.attname for field in model._meta.concrete_fields)
+    # Checkpoints get their keys as they come, so rows name them by what their run calls them.
+    fields = (
+        "checkpoint__sequence" if field.related_model is Checkpoint else field.attname
+        for field in model._meta.concrete_fields
+    )
     names = [name for name in fields if name not in ("id", *left_out)]
     return sorted(json.dumps(each, cls=DjangoJSONEncoder) for each in model.objects.values(*names))
 
