@@ -62,10 +62,12 @@ def slot_writes_nothing(doing: Doing) -> None:
     """Makes each write of a slot to a file fail, as on a full disk, by a limit of the process."""
     slot = doing.slot
     held = identity_of(slot)
-    with suppress(psutil.NoSuchProcess):
-        forbid_writing(slot)
-    time.sleep(doing.length_s)
-    release(held)
+    try:
+        with suppress(psutil.NoSuchProcess):
+            forbid_writing(slot)
+        time.sleep(doing.length_s)
+    finally:
+        release(held)
 
 
 def uploads_slow(doing: Doing) -> None:
@@ -87,7 +89,8 @@ def checkpoint_damaged(doing: Doing) -> None:
     driver.suspend()
     try:
         newest = _checkpoints(staged, staged.run)[-1]
-        files = sorted(each for each in newest.rglob("*") if each.is_file())
+        found = (each for each in newest.rglob("*") if each.is_file())
+        files = sorted(each for each in found if each.stat().st_size)
         _damage(doing.rng.choice(files), doing.rng)
         slot.kill()
     finally:

@@ -1,6 +1,7 @@
 """Scenarios of failure: the faults of the soak that cause each, and the tests that show it.
 
-A scenario with faults happens in a soak of enough length. A test shows those that a soak cannot:
+An id is a subject and a number that never changes; a number that is missing is not in use. A
+scenario with faults happens in a soak of enough length. A test shows those that a soak cannot:
 they need a pipeline that fails, a second installation, or a step in the middle of a call. Pure.
 """
 

@@ -49,8 +49,10 @@ def postgres_away(doing: Doing) -> None:
 def kafka_away(doing: Doing) -> None:
     server = _kafka(doing).server
     server.kill()
-    time.sleep(doing.length_s)
-    server.start()
+    try:
+        time.sleep(doing.length_s)
+    finally:
+        server.start()
 
 
 def hung(server: str, doing: Doing) -> None:

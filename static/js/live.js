@@ -135,14 +135,27 @@
 
   function takeIn(old, fresh) {
     const place = placeIn(old);
-    const pointed = body.querySelector(`:is(${ACTIONABLE}):hover`);
-    const top = pointed?.getBoundingClientRect().top;
+    const settle = steady();
     morph(old, fresh);
     htmx.process(old);
     takePlace(old, place);
-    // New content above it would push it away from under the cursor.
-    if (pointed?.isConnected) scrollBy({ top: pointed.getBoundingClientRect().top - top, behavior: "instant" });
+    settle();
   }
+
+  // New content above what a person points at would push it away from under the cursor, and a click
+  // would miss it. Call this before a change, and what it returns after it.
+  function steady() {
+    const pointed = body.querySelector(`:is(${ACTIONABLE}):hover`);
+    const top = pointed?.getBoundingClientRect().top;
+    return () => {
+      if (pointed?.isConnected) scrollBy({ top: pointed.getBoundingClientRect().top - top, behavior: "instant" });
+    };
+  }
+
+  // Some parts of a page are fetched once, after the page itself.
+  let settleLate = null;
+  body.addEventListener("htmx:beforeSwap", () => { settleLate = steady(); });
+  body.addEventListener("htmx:afterSwap", () => settleLate?.());
 
   // A region that is replaced between press and release would swallow the click.
   let pressed = null;

@@ -295,6 +295,26 @@ def test_a_refresh_replaces_nothing_under_the_cursor(page: Page) -> None:
     expect(links.last).not_to_have_text(oldest)
 
 
+def test_a_part_that_is_fetched_later_moves_nothing_under_the_cursor(
+    page: Page, dashboard: Site
+) -> None:
+    waiting: list[Route] = []
+    page.route(re.compile("/holds/$"), lambda route: waiting.append(route))
+    page.goto(dashboard.address + "/savepoints/clicks-1-2/")
+    button = page.locator("#restore-into")
+    button.hover()
+    before = button.bounding_box()
+    page.wait_for_function("() => !document.querySelector('#shelf-life.htmx-request')")
+    height = page.evaluate("document.body.scrollHeight")
+
+    [late] = waiting
+    late.continue_()
+
+    expect(page.locator("#holds table")).to_be_visible()
+    assert page.evaluate("document.body.scrollHeight") > height + 100
+    assert button.bounding_box() == before
+
+
 def test_a_button_under_the_cursor_stays_until_the_cursor_leaves(page: Page) -> None:
     def with_another_button(route: Route) -> None:
         answer = route.fetch()
