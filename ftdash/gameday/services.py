@@ -4,11 +4,16 @@ A stored game day survives an outage of the broker: reconcile carries on. No tas
 reads the rows, does what is due, and leaves the rest to the next.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import msgspec
 from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone
 
+from ftdash.accounts.models import REFUSED_REQUEST
+from ftdash.accounts.services import record_refusal, record_request
 from ftdash.audits import services as audits
 from ftdash.checkpoints.models import Audit
 from ftdash.errands import Errand, isolated, publish, publish_on_commit
@@ -38,38 +43,68 @@ def start_game_day(
     Raises Rejected if the pipeline does not allow faults, is not running, or has a game day
     under way, if the fault needs a slot and none is named, or if the id was used for another.
     """
-    if known := _already_asked(asked_id, pipeline, fault):
-        return known
-    reason = check_reason(reason)
-    row = pipeline_named(pipeline)
-    run = check_possible(KillSlot, row)
-    if run is None:
-        raise InvariantViolated("what is running has a run")
-    if fault in NEEDS_SLOT:
-        check_slot(slot, run.slot_count)
-    day = GameDay(
-        pipeline=row,
-        run=run,
-        fault=fault,
-        slot=slot if fault in NEEDS_SLOT else None,
-        asked_id=asked_id,
-        requester=requester,
-        reason=reason,
-        asked_at=timezone.now(),
-    )
-    try:
-        with transaction.atomic():
-            day.save()
-            _make_known(day)
-    except IntegrityError as taken:
-        if known := _already_asked(asked_id, pipeline, fault):  # at this very moment
+    with _refusal_logged(pipeline, fault, requester, reason):
+        if known := _already_asked(asked_id, pipeline, fault):
             return known
-        raise Rejected(
-            f"A game day of {pipeline} is under way; the effects of two at once could not be"
-            " separated."
-        ) from taken
+        reason = check_reason(reason)
+        row = pipeline_named(pipeline)
+        run = check_possible(KillSlot, row)
+        if run is None:
+            raise InvariantViolated("what is running has a run")
+        if fault in NEEDS_SLOT:
+            check_slot(slot, run.slot_count)
+        day = GameDay(
+            pipeline=row,
+            run=run,
+            fault=fault,
+            slot=slot if fault in NEEDS_SLOT else None,
+            asked_id=asked_id,
+            requester=requester,
+            reason=reason,
+            asked_at=timezone.now(),
+        )
+        try:
+            _store_new(day)
+        except IntegrityError as taken:
+            if known := _already_asked(asked_id, pipeline, fault):  # at this very moment
+                return known
+            raise Rejected(
+                f"A game day of {pipeline} is under way; the effects of two at once could not be"
+                " separated."
+            ) from taken
     publish_on_commit(Errand.CARRY_ON_GAME_DAY, day.pk)
     return day.pk
+
+
+@contextmanager
+def _refusal_logged(pipeline: str, fault: Fault, requester: str, reason: str) -> Iterator[None]:
+    try:
+        yield
+    except Rejected as refusal:
+        record_refusal(
+            who=requester,
+            what=REFUSED_REQUEST,
+            subject=f"pipeline {pipeline}",
+            detail=f"game day: {fault.label}",
+            reason=reason,
+            refusal=str(refusal),
+        )
+        raise
+
+
+def _store_new(day: GameDay) -> None:
+    """Raises IntegrityError if one of the pipeline is under way, or has the same id."""
+    fault = Fault(day.fault).label
+    with transaction.atomic():
+        day.save()
+        record_request(
+            who=day.requester,
+            pipeline=day.pipeline.name,
+            request_id=f"game day {day.pk}",
+            command=fault if day.slot is None else f"{fault}, slot={day.slot}",
+            reason=day.reason,
+        )
+        _make_known(day)
 
 
 def _already_asked(asked_id: str | None, pipeline: str, fault: Fault) -> int | None:

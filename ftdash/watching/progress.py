@@ -17,6 +17,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from pipelines.domain.texts import storable
+
 AHEAD_MAX = timedelta(days=1)
 """A clock that is further ahead is wrong, and its events would hide all later ones."""
 
@@ -147,12 +149,24 @@ def understood(events: Sequence[Any], now: datetime) -> tuple[list[Told], list[s
     problems: list[str] = []
     for index, each in enumerate(events):
         try:
-            told.append(_told(msgspec.convert(each, Event), now))
+            told.append(_told(msgspec.convert(_storable(each), Event), now))
         except (msgspec.ValidationError, ValueError, OverflowError) as problem:
             problems.append(f"events.{index}: {str(problem)[:TEXT_LENGTH_MAX]}")
     if len(problems) > PROBLEMS_MAX:
         problems[PROBLEMS_MAX:] = [f"{len(problems) - PROBLEMS_MAX} more events are malformed."]
     return told, problems
+
+
+def _storable(value: Any) -> Any:
+    match value:
+        case str():
+            return storable(value)
+        case dict():
+            return {_storable(key): _storable(each) for key, each in value.items()}
+        case list():
+            return [_storable(each) for each in value]
+        case _:
+            return value
 
 
 def _told(event: Event, now: datetime) -> Told:

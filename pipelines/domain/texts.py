@@ -4,8 +4,8 @@ A label of a savepoint is a short line of text, which pages escape as usual. Tex
 password is refused. The check looks for what people paste: addresses with a password in them, and
 settings of clients. It does not find passwords hidden in other ways.
 
-`masked` hides what this process has revealed (`stream.parameters.Secret`), and what looks like a
-secret, in texts that are stored, sent or shown.
+`masked` hides what this process has revealed (`stream.parameters.Secret`) in texts that are stored,
+sent or shown. `storable` replaces the characters that some store cannot hold.
 """
 
 import re
@@ -75,10 +75,18 @@ def remember_secret(value: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """The text without any secret that this process has revealed."""
+    """The text, storable, without any secret that this process has revealed."""
     for secret in sorted(_revealed, key=len, reverse=True):
         text = text.replace(secret, MASK)
-    return text
+    return storable(text)
+
+
+def storable(text: str) -> str:
+    """Shows NUL as its symbol, and a lone surrogate as a question mark.
+
+    PostgreSQL stores no NUL, and UTF-8 has no lone surrogate, but an error's message may hold both.
+    """
+    return text.replace("\0", "\u2400").encode(errors="replace").decode()
 
 
 def is_secret_value(name: str, value: object) -> bool:

@@ -102,7 +102,7 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
             raise redis.ConnectionError("Error 111 connecting to localhost:6379.")
         bad = pc.equal(batch.column("number"), poison)
         if pc.any(bad).as_py():
-            raise ValueError(f"{poison} cannot be digested")
+            raise ValueError(f"{poison} cannot be digested \0\udc80")  # what no store can hold
         return batch
 
     pause_s = int(parameters["pause_ms"]) / 1000

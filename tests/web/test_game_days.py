@@ -16,6 +16,8 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from ftdash import errands, tasks
+from ftdash.accounts.models import AdminAction
+from ftdash.accounts.queries import admin_actions, verify_log
 from ftdash.checkpoints.models import Audit
 from ftdash.gameday import queries, services
 from ftdash.gameday.injection import (
@@ -680,8 +682,36 @@ def test_a_game_day_with_an_invalid_target_or_reason_is_refused(
 ) -> None:
     running()
 
-    with pytest.raises(Rejected, match=told):
+    with pytest.raises(Rejected, match=told) as refused:
         services.start_game_day(**{**ASKED, "fault": Fault.KILL_SLOT, "slot": 0, **change})
+
+    entry = AdminAction.objects.get()
+    assert str(entry) == f"ada tried to send a request to pipeline {(ASKED | change)['pipeline']}"
+    assert (entry.detail, entry.refusal) == ("game day: kill a slot", str(refused.value))
+    assert verify_log().is_whole
+
+
+@pytest.mark.parametrize(
+    ("fault", "slot", "told"),
+    [
+        (Fault.KILL_SLOT, 1, "kill a slot, slot=1"),
+        (Fault.KILL_DRIVER, None, "kill the driver"),
+        (Fault.FULL_DISK, 0, "a slot can write no file, slot=0"),
+    ],
+)
+def test_a_game_day_has_one_entry_in_the_audit_log(
+    fault: Fault, slot: int | None, told: str
+) -> None:
+    running()
+
+    keys = {asked(fault, slot=slot, asked_id="nightly-1") for _ in range(2)}
+
+    [key] = keys
+    entry = AdminAction.objects.get()
+    assert str(entry) == "ada sent a request to pipeline flights"
+    assert (entry.detail, entry.reason) == (f"game day {key}: {told}", "to see")
+    assert verify_log().is_whole
+    assert admin_actions() == []
 
 
 def test_asking_again_under_the_same_id_starts_no_second_game_day_or_fault() -> None:

@@ -62,6 +62,22 @@ def test_a_report_becomes_a_query_with_its_batches_runs_and_clocks() -> None:
     assert newest.sink == {"description": "FileSink[/data/out]", "rows": None}
 
 
+def test_a_report_with_characters_that_no_store_can_hold_is_stored_without_them() -> None:
+    failed_at = BEGAN + timedelta(seconds=35)
+    batch = progress(0)
+    batch["progress"]["sink"] = {"description": "Sink\0[\udc80]"}
+
+    [one, two], problems = understood(
+        [batch, said("terminated", failed_at, exception="boom \0\udc80")], NOW
+    )
+
+    assert problems == []
+    assert one.batch is not None
+    assert one.batch.sink is not None
+    assert one.batch.sink["description"] == "Sink\u2400[?]"
+    assert two.exception == "boom \u2400?"
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_repeated_and_reordered_events_leave_the_same_rows(seed: int) -> None:
     rng, client = random.Random(seed), listener()

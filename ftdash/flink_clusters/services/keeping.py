@@ -33,6 +33,7 @@ from ftdash.flink_clusters.models import (
     FlinkJob,
 )
 from ftdash.times import moment
+from pipelines.domain.texts import storable
 
 TEXT_LENGTH_MAX = 20_000
 TITLE_LENGTH_MAX = 500
@@ -210,8 +211,7 @@ def _note(
 
 
 def plain(text: str | None) -> str:
-    """Returns text that can be stored: PostgreSQL accepts no NUL."""
-    return (text or "").replace("\0", "")[:TEXT_LENGTH_MAX]
+    return storable(text or "")[:TEXT_LENGTH_MAX]
 
 
 def _moment(epoch_ms: int) -> datetime | None:

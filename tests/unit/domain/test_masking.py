@@ -46,6 +46,10 @@ def test_a_text_too_short_to_be_a_secret_is_not_masked() -> None:
     assert masked("a sentence") == "a sentence"
 
 
+def test_a_masked_text_has_no_character_that_a_store_cannot_hold() -> None:
+    assert masked("a\0b\udc80, \U0001f600") == "a\u2400b?, \U0001f600"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
