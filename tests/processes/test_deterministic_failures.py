@@ -54,8 +54,8 @@ def test_a_poison_record_is_named_with_split_and_offset_and_ends_the_run(tmp_pat
     assert ended.status is JobStatus.FAILED
     assert f"numbers[1], split numbers-{split}, offset {offset}: ValueError" in ended.reason
     assert re.search(
-        r"3456 cannot be digested \u2400\?\. The same failure came 2 times within \d+\.\d s, each time at"
-        rf" numbers\[1\], split numbers-{split}, offset {offset}: a restart",
+        r"3456 cannot be digested \u2400\?\. The same failure came 2 times within \d+\.\d s, each"
+        rf" time at numbers\[1\], split numbers-{split}, offset {offset}: a restart",
         ended.reason,
     )
     first, second = failures(run)
