@@ -272,7 +272,22 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "tests/web/test_second_factor.py::test_a_used_code_is_refused_as_long_as_it_is_valid",
         ),
     ),
-    "each request to a pipeline, stored or refused, has one entry in the audit log": (
+    "a request to a pipeline or for a game day, stored or refused, has one entry in the log": (
+        Mutant(
+            "ftdash/gameday/services.py",
+            "        record_request(\n",
+            "        dict(\n",
+            "tests/web/test_game_days.py::test_a_game_day_has_one_entry_in_the_audit_log",
+        ),
+        Mutant(
+            "ftdash/gameday/services.py",
+            "        record_refusal(\n",
+            "        dict(\n",
+            (
+                "tests/web/test_game_days.py"
+                "::test_a_game_day_with_an_invalid_target_or_reason_is_refused"
+            ),
+        ),
         Mutant(
             "ftdash/requests/asking.py",
             "    record_request(\n",

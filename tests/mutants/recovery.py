@@ -343,6 +343,15 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ),
     "a failure that would come back ends the run, with its record named": (
         Mutant(
+            "pipelines/domain/texts.py",
+            "    return storable(text)\n",
+            "    return text\n",
+            (
+                "tests/processes/test_deterministic_failures.py"
+                "::test_a_poison_record_is_named_with_split_and_offset_and_ends_the_run"
+            ),
+        ),
+        Mutant(
             "pipelines/protocol/repeated_failures.py",
             "return tries >= self._tries_min and over_ms >= self._over_min_ms",
             "return tries >= self._tries_min",
