@@ -33,6 +33,7 @@ from ftdash.supervision import java
 from tests.new_home import KEPT_DATABASE, MACHINE
 from tests.shared_machine import SharedMachine
 from tests.spark_classes import begin_archive, mapped_from
+from tests.sweeps import left_out_by
 from tests.thorough import is_slow, runs_slow_tests
 
 if TYPE_CHECKING:
@@ -211,6 +212,8 @@ def turn_of(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.option.runs_all:
         leave_out_slow(config, items)
+    elif is_whole_suite(config):
+        leave_out_of_sweeps(config, items)
     items.sort(key=turn_of)
     if any(item.get_closest_marker("spark") for item in items):
         os.environ.update(java.environment(), JDK_JAVA_OPTIONS=SHORT_LIVED_JAVA)
@@ -231,6 +234,12 @@ def leave_out_slow(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if not is_slow(item.nodeid)]
     config.hook.pytest_deselected(items=left_out)
     config.stash[LEFT_OUT] = len(left_out)
+
+
+def leave_out_of_sweeps(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = left_out_by(item.nodeid for item in items)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

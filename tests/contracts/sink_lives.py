@@ -1,7 +1,7 @@
 """Lives of a `Host` that end by SIGKILL, each in a process of its own.
 
 As a program, this file forks one process for every line that it reads, because importing what a
-sink needs takes longer than the life itself. It opens nothing before the fork.
+sink needs takes longer than the life itself. It opens no file or connection before the fork.
 """
 
 import json
@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pyarrow as pa
 
 from pipelines.domain.ids import RunId
 from tests.contracts.sink_host import Host, Seam
@@ -51,6 +53,7 @@ def lives() -> Iterator[Lives]:
 
 
 def main() -> None:
+    pa.array([])  # imports pandas, in which each life would otherwise spend most of its time
     for line in sys.stdin:
         child = os.fork()
         if not child:

@@ -1,6 +1,6 @@
-"""A fifth of a thousand simulated runs keep every promise, and reach the situations they should.
+"""A twelfth of a thousand simulated runs keep every promise, and reach the situations they should.
 
-The commit determines which fifth; `python -m tests.simulation` simulates them all. The README
+The commit determines which twelfth; `python -m tests.simulation` simulates them all. The README
 beside this file lists the simulated parts, and which scenario is shown where.
 """
 
@@ -28,14 +28,17 @@ from tests.simulation.plans import ENDS, OPERATORS_MAX, OPERATORS_MIN, TWO_INPUT
 from tests.simulation.simulated_run import Simulation, points_are_often_given_up
 
 SEEDS = 1_000
-SHARE = 5
+SHARE = 12
 """One seed in this many is simulated, in addition to those that have failed and the rare ones."""
 
 RARE_SEEDS = (20, 26, 39, 90, 95, 96, 97, 124, 125, 128, 135)
 """They reach the situations that few seeds reach, most of all failures of the disk."""
 
-FEW_SEEDS = 20
+FEW_SEEDS = 10
+REPLAYED_SEEDS = (7, 9)
 GIVEN_UP_SEEDS = 40
+GIVEN_UP_SHARE = 4
+ONCE_BROKEN_SEEDS = (4, 18)
 TURNS_MAX = 12_000_000
 """The turns decide how long it takes, and do not depend on the machine."""
 
@@ -95,14 +98,30 @@ def test_random_dataflows_keep_every_promise_under_random_faults() -> None:
     assert turns * SEEDS < TURNS_MAX * len(seeds)
 
 
-@pytest.mark.slow
-def test_the_first_seeds_keep_every_promise_in_a_plain_run_too() -> None:
-    judged = []
+@pytest.fixture(scope="module")
+def first_verdicts() -> dict[int, Verdict]:
+    verdicts = {}
     for verdict in campaign(range(FEW_SEEDS), 1, at_once=1):
-        assert not verdict.problems, _told(verdict)
-        judged.append(verdict.seed)
+        verdicts[verdict.seed] = verdict
+        if verdict.problems:
+            break  # a broken engine may take minutes for every seed
+    return verdicts
 
-    assert sorted(judged) == list(range(FEW_SEEDS))
+
+@pytest.mark.slow
+def test_the_first_seeds_keep_every_promise_in_a_plain_run_too(
+    first_verdicts: dict[int, Verdict],
+) -> None:
+    assert [_told(verdict) for verdict in first_verdicts.values() if verdict.problems] == []
+    assert sorted(first_verdicts) == list(range(FEW_SEEDS))
+
+
+@pytest.mark.slow
+def test_a_seed_replays_a_run_in_another_process(first_verdicts: dict[int, Verdict]) -> None:
+    again = {verdict.seed: verdict for verdict in campaign(REPLAYED_SEEDS, 1)}
+
+    assert again == {seed: first_verdicts[seed] for seed in REPLAYED_SEEDS}
+    assert all(verdict.trace for verdict in again.values())
 
 
 def test_failed_seeds_are_read_from_a_file_with_comments(tmp_path: Path) -> None:
@@ -148,24 +167,18 @@ def test_abandoned_points_that_cannot_be_deleted_break_no_promise(
 ) -> None:
     """Elsewhere, unconfirmed manifests and failed deletions are rare.
 
-    If points stay while output is rolled back, seeds 4 and 18 break their promise.
+    If points stay while output is rolled back, two seeds break their promise. The commit chooses a
+    fourth of the others.
     """
+    seeds = sorted({*share_of(range(GIVEN_UP_SEEDS), GIVEN_UP_SHARE), *ONCE_BROKEN_SEEDS})
 
     monkeypatch.setattr(Simulation, "_disk_fails", points_are_often_given_up)
-    verdicts = [judge(seed) for seed in range(GIVEN_UP_SEEDS)]
+    verdicts = [judge(seed) for seed in seeds]
 
     seen = sum((verdict.seen for verdict in verdicts), Counter[str]())
     assert [_told(verdict) for verdict in verdicts if verdict.problems] == []
-    assert seen["disk: confirm"] >= 10
-    assert seen["disk: delete"] >= 50
-
-
-@pytest.mark.slow
-def test_a_seed_replays_a_run_in_another_process() -> None:
-    first, second = (list(campaign([7, 9], 2)) for _ in range(2))
-
-    assert sorted(first, key=_seed) == sorted(second, key=_seed)
-    assert all(verdict.trace for verdict in first)
+    assert seen["disk: confirm"] >= 5
+    assert seen["disk: delete"] >= 15
 
 
 def test_plans_have_three_to_ten_operators_unions_joins_and_streams_read_twice() -> None:
@@ -188,10 +201,6 @@ def test_plans_have_three_to_ten_operators_unions_joins_and_streams_read_twice()
         if len(step.inputs) == 2 and len(set(step.inputs)) == 1
     }
     assert with_itself == set(TWO_INPUTS)
-
-
-def _seed(verdict: Verdict) -> int:
-    return verdict.seed
 
 
 def _told(verdict: Verdict) -> str:

@@ -1,0 +1,51 @@
+"""Sweeps over seeds and parameters, of which a run of all tests takes a part.
+
+The newest commit chooses the part: one commit after another covers the whole sweep. Every part has
+each backend, store, target, damage and fault at least once. A sweep runs whole if you name it, its
+file or a directory above it: `python -m pytest tests` runs them all.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from tests.commit_share import share_of
+
+SHARES = {
+    "tests/contracts/test_awkward_keys.py::"
+    "test_similar_keys_stay_distinct_and_are_found_at_another_parallelism": 3,
+    "tests/contracts/test_damaged_points.py::"
+    "test_every_reader_names_a_damaged_file_and_none_loads_it": 5,
+    "tests/contracts/test_damaged_points.py::test_every_reader_names_a_damaged_manifest": 5,
+    "tests/contracts/test_keyed_state.py::"
+    "test_states_match_dictionaries_over_time_snapshots_and_rescaling": 4,
+    "tests/contracts/test_sink.py::test_output_is_exact_wherever_the_process_is_killed": 2,
+    "tests/contracts/test_sinks_of_changes.py::"
+    "test_a_fresh_run_sets_old_rows_aside_and_keeps_its_own": 3,
+    "tests/contracts/test_sinks_of_changes.py::"
+    "test_the_remaining_rows_are_exact_whenever_writers_die": 5,
+    "tests/contracts/test_state_increments.py::"
+    "test_every_completed_checkpoint_can_be_restored_despite_failed_ones": 3,
+    "tests/contracts/test_state_model.py::"
+    "test_a_table_matches_a_dictionary_and_no_cut_changes_later": 5,
+    "tests/contracts/test_state_model.py::"
+    "test_cuts_may_be_read_on_another_thread_while_the_owner_writes": 5,
+    "tests/contracts/test_storage_errors.py::"
+    "test_no_object_store_fault_at_any_request_is_mistaken_for_an_answer": 5,
+}
+"""The run takes one of so many, in the order of the parameters. A number that shares no factor with
+the length of an inner list of parameters takes each of that list's items."""
+
+
+def left_out_by(
+    nodeids: Iterable[str], shares: Mapping[str, int] = SHARES, commit: str | None = None
+) -> set[str]:
+    """Returns the tests that this commit leaves to others; by default, the newest commit."""
+    sweeps: dict[str, list[str]] = defaultdict(list)
+    for nodeid in nodeids:
+        if (test := nodeid.partition("[")[0]) in shares:
+            sweeps[test].append(nodeid)
+    return {
+        nodeid
+        for test, sweep in sweeps.items()
+        for nodeid in {*sweep} - {*share_of(sweep, shares[test], commit)}
+    }
