@@ -1,4 +1,4 @@
-"""A sixteenth of a thousand simulated runs keep every promise, and reach the situations they should.
+"""A sixteenth of a thousand simulated runs keep every promise and reach the expected situations.
 
 The commit determines which sixteenth; `python -m tests.simulation` simulates them all. The README
 beside this file lists the simulated parts, and which scenario is shown where.
