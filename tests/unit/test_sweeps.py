@@ -2,9 +2,11 @@
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests import conftest
 from tests.sweeps import SHARES, left_out_by
 
 PROJECT = Path(__file__).parents[2]
@@ -30,6 +32,29 @@ def test_a_commit_takes_its_part_of_a_sweep_and_many_commits_take_all_of_it() ->
     assert all(OTHER in part for part in parts)
     assert set().union(*parts) == {*sweep, OTHER}
     assert parts[7] == {*sweep, OTHER} - left_out_by([*sweep, OTHER], {SWEEP: 4}, "7")
+
+
+@pytest.mark.parametrize(
+    ("source", "is_whole"),
+    [(pytest.Config.ArgsSource.TESTPATHS, False), (pytest.Config.ArgsSource.ARGS, True)],
+)
+def test_a_run_of_all_tests_takes_parts_and_a_named_sweep_runs_whole(
+    source: pytest.Config.ArgsSource, is_whole: bool
+) -> None:
+    sweep, share = next(iter(SHARES.items()))
+    deselected: list[object] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
+    config = SimpleNamespace(option=SimpleNamespace(runs_all=True), args_source=source, hook=hook)
+    given = [
+        SimpleNamespace(nodeid=f"{sweep}[{n}]", get_closest_marker=lambda name: None)
+        for n in range(10 * share)
+    ]
+
+    items = list(given)
+    conftest.pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
+
+    assert len(items) == (10 * share if is_whole else 10)
+    assert len(items) + len(deselected) == len(given)
 
 
 def test_a_part_has_each_item_of_an_inner_list_without_a_common_factor() -> None:
