@@ -19,11 +19,9 @@ def main() -> None:
     import django
 
     django.setup()
-    from ftdash.documentation.site import current_site
     from ftdash.embedded.demo import open_installation
     from ftdash.embedded.outcome import Console
 
-    current_site().mkdir(parents=True, exist_ok=True)  # no test reads pages here, so none are built
     with open_installation(Console(), installation.free_port()):
         shared = {name: value for name, value in os.environ.items() if name.startswith("FTDASH_")}
         print(json.dumps(shared), flush=True)

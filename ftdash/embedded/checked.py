@@ -35,6 +35,9 @@ from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.errors import Rejected
 
 POINTS_MAX = 10_000
+LOOK_EVERY_S = 0.5
+"""A look reads all that a pipeline's page shows, which takes some tens of milliseconds."""
+
 ENDED_BADLY = (ShownState.FAILED, ShownState.CANCELED)
 
 
@@ -148,6 +151,7 @@ class Observer:
             look,
             within_s=within_s,
             otherwise=lambda: f"{otherwise()} within {within_s:.0f} s. {self._state()}",
+            every_s=LOOK_EVERY_S,
         )
 
     def _state(self) -> str:

@@ -7,7 +7,7 @@ accounts: one may act, one may only look.
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,11 +66,14 @@ def open_installation(
     console: Console,
     web_port: int,
     for_pipelines: Callable[[], Iterator[Service]] = nothing_more,
+    *,
+    has_documentation: bool = False,
 ) -> Iterator[Supervisor]:
     """Runs the whole installation inside the context, and nothing of it afterwards.
 
     `for_pipelines` gives services that must run before any driver. Each one starts once the one
-    before it is ready. It is called when there is a database.
+    before it is ready. It is called when there is a database. Only people read the documentation,
+    so an installation that no person visits does without.
     """
     home = Path(settings.FTDASH_HOME)
     console.step(f"Everything is kept in {home}.")
@@ -79,7 +82,7 @@ def open_installation(
     console.step(installation.describe())
     provision(console)
     with (
-        built_in_background(),
+        built_in_background() if has_documentation else nullcontext(),
         Supervisor(ledger, home / "logs", console.step) as supervisor,
     ):
         start(supervisor, console, web_port, for_pipelines())
@@ -144,7 +147,9 @@ def run_demo(options: DemoOptions, console: Console) -> None:
     """Runs the demonstration; returns when a person or a signal asks it to end."""
     port = free_port_near(options.port)
     try:
-        with open_installation(console, port, services_for(options)) as supervisor:
+        with open_installation(
+            console, port, services_for(options), has_documentation=True
+        ) as supervisor:
             accounts = provide_accounts(new_passwords=options.new_passwords)
             offer_pipeline(options.chosen, console)
             greet(console, port, accounts, options.chosen)
@@ -198,8 +203,9 @@ def watch(supervisor: Supervisor, console: Console, name: str) -> None:
     while True:
         supervisor.revive()
         page = queries.pipeline_page(name)
-        if page is not None and page.run is not None:
-            console.status(status_line(name, page.run, datetime.now(UTC)))
+        if page is not None and (run := page.run) is not None:
+            phase = f"{run.state} {'' if run.last_completed_at is None else 'with a checkpoint'}"
+            console.status(status_line(name, run, datetime.now(UTC)), phase)
         time.sleep(STATUS_PERIOD_S)
 
 

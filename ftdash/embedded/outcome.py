@@ -90,7 +90,7 @@ def verdict_on(rows_expected: int, sinks: dict[str, Comparison]) -> str:
 
 
 CLEAR_LINE = "\r\x1b[2K"
-QUIET_PERIOD_S = 60.0  # how often a log file gets a status line
+QUIET_PERIOD_S = 60.0  # how often a log file gets a status line of the same phase
 
 
 class Console:
@@ -101,6 +101,7 @@ class Console:
         self._is_terminal = self._stream.isatty()
         self._began = time.monotonic()
         self._last_status_at = -QUIET_PERIOD_S
+        self._phase = ""
 
     @property
     def elapsed_s(self) -> float:
@@ -113,11 +114,13 @@ class Console:
     def line(self, text: str) -> None:
         self._write(f"{CLEAR_LINE if self._is_terminal else ''}{text}\n")
 
-    def status(self, text: str) -> None:
+    def status(self, text: str, phase: str = "") -> None:
+        """A log file gets the status seldom, but always when another phase begins."""
+        is_due = time.monotonic() - self._last_status_at >= QUIET_PERIOD_S
         if self._is_terminal:
             self._write(CLEAR_LINE + text)
-        elif time.monotonic() - self._last_status_at >= QUIET_PERIOD_S:
-            self._last_status_at = time.monotonic()
+        elif is_due or phase != self._phase:
+            self._last_status_at, self._phase = time.monotonic(), phase
             self._write(text + "\n")
 
     def _write(self, text: str) -> None:

@@ -331,11 +331,17 @@ class Supervisor:
         return last_words(self._log_file(name))
 
 
-def wait_until(holds: Callable[[], bool], *, within_s: float, otherwise: Callable[[], str]) -> None:
+def wait_until(
+    holds: Callable[[], bool],
+    *,
+    within_s: float,
+    otherwise: Callable[[], str],
+    every_s: float = READY_POLL_S,
+) -> None:
     """Poll until `holds` answers True; raise Rejected with `otherwise` when time is up."""
     retrying = tenacity.Retrying(
         stop=tenacity.stop_after_delay(within_s),
-        wait=tenacity.wait_fixed(READY_POLL_S),
+        wait=tenacity.wait_fixed(every_s),
         retry=tenacity.retry_if_result(lambda answer: not answer),
     )
     try:

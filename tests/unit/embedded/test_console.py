@@ -31,6 +31,16 @@ def test_a_log_file_is_not_filled_with_status_lines() -> None:
     assert file.getvalue() == "status 0\n"
 
 
+def test_a_log_file_gets_the_status_at_once_when_another_phase_begins() -> None:
+    file = io.StringIO()
+    console = Console(file)
+
+    for phase in ("starts", "runs", "runs", "starts"):
+        console.status(f"it {phase}", phase)
+
+    assert file.getvalue() == "it starts\nit runs\nit starts\n"
+
+
 def test_a_step_shows_the_time_since_the_start() -> None:
     file = io.StringIO()
 
