@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import httpx
-from django.core.management import call_command
+from django.conf import settings
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
@@ -23,6 +23,7 @@ from ftdash.embedded.stack import web, web_address, web_answers
 from ftdash.gameday.models import Fault, GameDay
 from ftdash.jobs.models import Run
 from ftdash.projection.projector import Projector
+from tests.new_home import new_home
 from tests.web.ended_pipelines import stopped_views
 from tests.web.journals import new_run
 from tests.web.simulated_site import SimulatedRun, beat, history, people
@@ -50,8 +51,7 @@ class Page:
 
 
 def measure(checkpoints: int, rounds: int) -> Fields:
-    call_command("migrate", verbosity=0)
-    call_command("collectstatic", verbosity=0, interactive=False)
+    new_home(settings.FTDASH_HOME)
     people()
     simulated = long_history(checkpoints)
     values = {

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
@@ -23,6 +22,7 @@ from bench.benchmark import Fields, progress
 from bench.pairs import median_interval
 from ftdash.checkpoints.answers import quantile
 from ftdash.watching import reading
+from tests.new_home import new_home
 from tests.web import watched
 from tests.web.people import admin_user, signed_in
 from tests.web.simulated_site import people
@@ -34,8 +34,7 @@ LISTENER = settings.BASE_DIR / "pipelines" / "spark" / "listener"
 
 def measure(queries: int, batches: int, rounds: int) -> Fields:
     """Measures `events_per_s` over the last `MEASURED_EVENTS`, when the history is there."""
-    call_command("migrate", verbosity=0)
-    call_command("collectstatic", verbosity=0, interactive=False)
+    new_home(settings.FTDASH_HOME)
     settings.ALLOWED_HOSTS = ["testserver"]
     people()
     client = watched.listener()

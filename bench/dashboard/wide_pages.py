@@ -6,13 +6,14 @@ Django has to be loaded with a separate home.
 import time
 
 import httpx
-from django.core.management import call_command
+from django.conf import settings
 from django.urls import reverse
 
 from bench.benchmark import Fields, progress
 from bench.dashboard.dashboard_pages import ANSWER_S, Page, server, sign_in
 from ftdash.checkpoints.answers import quantile
 from ftdash.projection.projector import Projector
+from tests.new_home import new_home
 from tests.web.simulated_site import beat, people
 from tests.web.wide_site import WIDE, WideRun, fleet, heard
 
@@ -31,8 +32,7 @@ REFRESH = "refresh of "
 
 
 def measure(parallelism: int, pipelines: int, rounds: int) -> Fields:
-    call_command("migrate", verbosity=0)
-    call_command("collectstatic", verbosity=0, interactive=False)
+    new_home(settings.FTDASH_HOME)
     people()
     rows = fleet(pipelines)
     wide = WideRun(parallelism, time.time_ns() // 1_000_000 - CHECKPOINTS * 2_000)

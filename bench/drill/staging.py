@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from bench.benchmark import progress
 from bench.drill.flow import FLOW, KAFKA, POSTGRES, REDIS
-from ftdash.embedded.demo import Account, provide_accounts, provision, start
+from ftdash.embedded.demo import Account, provide_accounts, start
 from ftdash.embedded.installation import free_port, own_mark
 from ftdash.embedded.outcome import Console
 from ftdash.embedded.stack import web_address
@@ -32,6 +32,7 @@ from pipelines.domain.status import JobStatus
 from tests.brokers.kafka_broker import KafkaBroker, kafka_broker
 from tests.brokers.redis_broker import RedisBroker, redis_broker
 from tests.java_programs import ProgramMissing
+from tests.new_home import new_home
 from tests.object_server import ObjectServer, object_server
 from tests.own_flows import declare
 from tests.postgres_server import PostgresServer, postgres_server
@@ -90,7 +91,7 @@ def installation(home: Path, needs: Collection[str]) -> Iterator[Installation]:
         servers = _servers(stack, home, needs)
         console = Console()
         ledger = Ledger(home / LEDGER_NAME, own_mark())
-        provision(console)
+        new_home(home)
         supervisor = stack.enter_context(Supervisor(ledger, home / "logs", progress))
         port = free_port()
         start(supervisor, console, port, iter(()))

@@ -40,10 +40,10 @@ from ftdash.requests import services
 from pipelines.domain.errors import Rejected
 from tests.own_flows import declare
 
-FEED_EVERY_S = 0.5
+FEED_EVERY_S = 1.0
 LOOK_EVERY_S = 2.0
 LOOK_SHARE = 3  # a look may take a quarter of the time
-MEASURE_EVERY_S = 5.0
+MEASURE_EVERY_S = 15.0
 LONGER = 10  # at most, until enough kinds have come
 SPARK = "Spark"
 """The entry of what is left out, if drivers host their slots themselves."""
