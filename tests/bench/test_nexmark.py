@@ -18,12 +18,14 @@ from bench.nexmark.peers import Flink, NotMeasured
 from bench.nexmark.runs import Begin, Events, kinds_of, known_queries, on_processes
 from bench.nexmark.speed import OurRun, Work, of_query
 from bench.peers.peer_runs import PROGRAMS
+from tests.commit_share import share_of
 from tests.unit.nexmark.answers import decided
 
 pytestmark = pytest.mark.slow
 
 KILLED = ("q4", "q5", "q19")
-"""A join followed by totals of a changelog, windows over windows, and a ranking."""
+"""A join followed by totals of a changelog, windows over windows, and a ranking. A commit chooses
+one of them; `manage.py bench nexmark --kills` runs any."""
 
 KILLS = Kills(Events(90_000, 3_000), rate=10_000, count=3, interval_ms=200, between_s=(0.05, 0.3))
 FEW = Events(20_000, 500)
@@ -31,7 +33,7 @@ SEEN = speed.Work(FEW, pairs=1, least_s=1.0)
 """Long enough for the benchmark to look at the processes, unlike a run of a tenth of a second."""
 
 
-@pytest.mark.parametrize("query", KILLED)
+@pytest.mark.parametrize("query", share_of(KILLED, len(KILLED)))
 def test_a_query_stays_exact_when_its_driver_and_every_slot_are_killed(
     query: str,
 ) -> None:
@@ -63,8 +65,13 @@ def test_events_that_end_before_the_last_kill_are_an_error() -> None:
         kills.measure(["q2"], hurried, on_processes)
 
 
-def test_the_speed_of_a_query_has_all_its_figures() -> None:
-    found = speed.measure(["q18"], SEEN, on_processes)
+def test_without_peers_the_report_has_all_our_figures_and_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for peer in ("FLINK", "STRUCTURED"):
+        monkeypatch.setenv(f"FTDASH_BENCH_{peer}_PYTHON", "/nowhere/python")
+
+    found = speed.measure(["q18"], replace(SEEN, with_peers=True), on_processes)
 
     fields = found["by_query"]["q18"]
     assert found["geometric_mean"] is None
@@ -72,6 +79,8 @@ def test_the_speed_of_a_query_has_all_its_figures() -> None:
     assert min(fields[name] for name in ("records_per_s", "cpu_s", "checkpoints")) > 0
     assert fields["state_bytes"] > 0
     assert fields["checkpoint_ms_p99"] == found["checkpoint_ms_p99_max"] > 0
+    assert "make a virtual environment with apache-flink==2.3.*" in fields["flink"]
+    assert "make a virtual environment with pyspark==4.*" in fields["structured"]
 
 
 @pytest.mark.parametrize("query", ["q2", "q5"])
@@ -112,20 +121,6 @@ def test_files_for_three_rounds_hold_three_times_the_rows() -> None:
 def test_only_the_event_kinds_that_a_query_reads_are_written() -> None:
     assert kinds_of("q2") == [BID]
     assert set(kinds_of("q3")) == {AUCTION, PERSON}
-
-
-def test_without_flink_the_report_has_our_figures_and_the_next_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for peer in ("FLINK", "STRUCTURED"):
-        monkeypatch.setenv(f"FTDASH_BENCH_{peer}_PYTHON", "/nowhere/python")
-
-    fields = of_query("q2", replace(SEEN, with_peers=True), on_processes)
-
-    assert fields["ratio"] is None
-    assert fields["records_per_s"] > 0
-    assert "make a virtual environment with apache-flink==2.3.*" in fields["flink"]
-    assert "make a virtual environment with pyspark==4.*" in fields["structured"]
 
 
 def test_flink_without_the_parquet_jar_says_where_to_put_it(
