@@ -133,6 +133,17 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-pk",),
+                "indexes": [
+                    models.Index(fields=["cleared_at"], name="alert_cleared"),
+                    models.Index(fields=["fired_at", "id"], name="alert_at"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("cleared_at", None)),
+                        fields=("rule", "pipeline"),
+                        name="one_open_alert_each",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -209,6 +220,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-pk",),
+                "indexes": [
+                    models.Index(fields=["sent_at", "given_up_at"], name="delivery_open"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -248,32 +262,11 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-        ),
-        migrations.AddIndex(
-            model_name="alert",
-            index=models.Index(fields=["cleared_at"], name="alert_cleared"),
-        ),
-        migrations.AddIndex(
-            model_name="alert",
-            index=models.Index(fields=["fired_at", "id"], name="alert_at"),
-        ),
-        migrations.AddConstraint(
-            model_name="alert",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("cleared_at", None)),
-                fields=("rule", "pipeline"),
-                name="one_open_alert_each",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(fields=["sent_at", "given_up_at"], name="delivery_open"),
-        ),
-        migrations.AddConstraint(
-            model_name="rulestanding",
-            constraint=models.UniqueConstraint(
-                fields=("rule", "pipeline"), name="one_standing_each"
-            ),
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("rule", "pipeline"), name="one_standing_each"),
+                ],
+            },
         ),
         migrations.RunPython(make, migrations.RunPython.noop),
     ]

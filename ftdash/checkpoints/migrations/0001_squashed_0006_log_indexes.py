@@ -70,6 +70,27 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-sequence",),
+                "indexes": [
+                    models.Index(fields=["run", "status"], name="checkpoint_status"),
+                    models.Index(fields=["trigger_at", "id"], name="checkpoint_at"),
+                    models.Index(
+                        condition=models.Q(
+                            ("kind", "CHECKPOINT"),
+                            models.Q(("status", "FAILED"), _negated=True),
+                            _negated=True,
+                        ),
+                        fields=["trigger_at", "id"],
+                        name="checkpoint_not_routine_at",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run", "sequence"), name="checkpoint_of_journal"
+                    ),
+                    models.UniqueConstraint(
+                        fields=("run", "checkpoint_id"), name="checkpoint_of_run"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -96,6 +117,11 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-sequence",),
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run", "sequence"), name="ledger_row_of_journal"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -130,6 +156,11 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("vertex", "subtask"),
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("checkpoint", "vertex", "subtask"), name="one_phase_per_subtask"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -170,49 +201,5 @@ class Migration(migrations.Migration):
                     )
                 ],
             },
-        ),
-        migrations.AddIndex(
-            model_name="checkpoint",
-            index=models.Index(fields=["run", "status"], name="checkpoint_status"),
-        ),
-        migrations.AddIndex(
-            model_name="checkpoint",
-            index=models.Index(fields=["trigger_at", "id"], name="checkpoint_at"),
-        ),
-        migrations.AddIndex(
-            model_name="checkpoint",
-            index=models.Index(
-                condition=models.Q(
-                    ("kind", "CHECKPOINT"),
-                    models.Q(("status", "FAILED"), _negated=True),
-                    _negated=True,
-                ),
-                fields=["trigger_at", "id"],
-                name="checkpoint_not_routine_at",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="checkpoint",
-            constraint=models.UniqueConstraint(
-                fields=("run", "sequence"), name="checkpoint_of_journal"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="checkpoint",
-            constraint=models.UniqueConstraint(
-                fields=("run", "checkpoint_id"), name="checkpoint_of_run"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="ledgerrow",
-            constraint=models.UniqueConstraint(
-                fields=("run", "sequence"), name="ledger_row_of_journal"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="subtaskphase",
-            constraint=models.UniqueConstraint(
-                fields=("checkpoint", "vertex", "subtask"), name="one_phase_per_subtask"
-            ),
         ),
     ]

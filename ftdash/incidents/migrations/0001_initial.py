@@ -56,6 +56,17 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-pk",),
+                "indexes": [
+                    models.Index(fields=["closed_at"], name="incident_closed"),
+                    models.Index(fields=["opened_at", "id"], name="incident_at"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("closed_at", None)),
+                        fields=("pipeline", "cause"),
+                        name="one_open_incident_each",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -101,22 +112,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-        ),
-        migrations.AddIndex(
-            model_name="incident",
-            index=models.Index(fields=["closed_at"], name="incident_closed"),
-        ),
-        migrations.AddIndex(
-            model_name="incident",
-            index=models.Index(fields=["opened_at", "id"], name="incident_at"),
-        ),
-        migrations.AddConstraint(
-            model_name="incident",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("closed_at", None)),
-                fields=("pipeline", "cause"),
-                name="one_open_incident_each",
-            ),
         ),
         migrations.RunPython(keep_places, migrations.RunPython.noop),
     ]

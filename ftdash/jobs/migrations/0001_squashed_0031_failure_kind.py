@@ -193,6 +193,16 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-id",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("pipeline", "number"), name="run_number"),
+                    models.UniqueConstraint(
+                        condition=models.Q(
+                            ("status__in", ["FAILED", "CANCELED", "FINISHED"]), _negated=True
+                        ),
+                        fields=("pipeline",),
+                        name="one_live_run_per_pipeline",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -217,6 +227,14 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("sequence",),
                 "abstract": False,
+                "indexes": [
+                    models.Index(fields=["at", "id"], name="restorerefusal_at"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run", "sequence"), name="restorerefusal_of_journal"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -276,6 +294,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-id",),
+                "indexes": [
+                    models.Index(fields=["phase", "created_at"], name="request_phase"),
+                    models.Index(fields=["created_at", "id"], name="request_at"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -302,6 +324,14 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("sequence",),
                 "abstract": False,
+                "indexes": [
+                    models.Index(fields=["at", "id"], name="repeatedoutput_at"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run", "sequence"), name="repeatedoutput_of_journal"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -331,6 +361,12 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("sequence",),
                 "abstract": False,
+                "indexes": [
+                    models.Index(fields=["started_at", "id"], name="recovery_started_at"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("run", "sequence"), name="recovery_of_journal"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -361,6 +397,14 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("sequence",),
                 "abstract": False,
+                "indexes": [
+                    models.Index(fields=["at", "id"], name="quarantinedrecord_at"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run", "sequence"), name="quarantinedrecord_of_journal"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -387,6 +431,14 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("sequence",),
                 "abstract": False,
+                "indexes": [
+                    models.Index(fields=["at", "id"], name="pointsverification_at"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run", "sequence"), name="pointsverification_of_journal"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -417,6 +469,12 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("sequence",),
                 "abstract": False,
+                "indexes": [
+                    models.Index(fields=["at", "id"], name="leftover_at"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("run", "sequence"), name="leftover_of_journal"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -449,6 +507,12 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("sequence",),
                 "abstract": False,
+                "indexes": [
+                    models.Index(fields=["at", "id"], name="failure_at"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("run", "sequence"), name="failure_of_journal"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -477,6 +541,14 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("sequence",),
                 "abstract": False,
+                "indexes": [
+                    models.Index(fields=["at", "id"], name="damagefinding_at"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run", "sequence"), name="damagefinding_of_journal"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -501,6 +573,14 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("sequence",),
                 "abstract": False,
+                "indexes": [
+                    models.Index(fields=["at", "id"], name="statuschange_at"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run", "sequence"), name="statuschange_of_journal"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -526,6 +606,14 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("sequence",),
                 "abstract": False,
+                "indexes": [
+                    models.Index(fields=["at", "id"], name="supersededoutput_at"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run", "sequence"), name="supersededoutput_of_journal"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -553,6 +641,14 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("sequence",),
                 "abstract": False,
+                "indexes": [
+                    models.Index(fields=["at", "id"], name="targettakeover_at"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run", "sequence"), name="targettakeover_of_journal"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -634,6 +730,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("ended_at", None)),
+                        fields=("pipeline",),
+                        name="one_upgrade_at_a_time",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="ZombieRefusal",
@@ -657,156 +762,14 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("sequence",),
                 "abstract": False,
+                "indexes": [
+                    models.Index(fields=["at", "id"], name="zombierefusal_at"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run", "sequence"), name="zombierefusal_of_journal"
+                    ),
+                ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name="run",
-            constraint=models.UniqueConstraint(fields=("pipeline", "number"), name="run_number"),
-        ),
-        migrations.AddConstraint(
-            model_name="run",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(
-                    ("status__in", ["FAILED", "CANCELED", "FINISHED"]), _negated=True
-                ),
-                fields=("pipeline",),
-                name="one_live_run_per_pipeline",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="restorerefusal",
-            index=models.Index(fields=["at", "id"], name="restorerefusal_at"),
-        ),
-        migrations.AddConstraint(
-            model_name="restorerefusal",
-            constraint=models.UniqueConstraint(
-                fields=("run", "sequence"), name="restorerefusal_of_journal"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="request",
-            index=models.Index(fields=["phase", "created_at"], name="request_phase"),
-        ),
-        migrations.AddIndex(
-            model_name="request",
-            index=models.Index(fields=["created_at", "id"], name="request_at"),
-        ),
-        migrations.AddIndex(
-            model_name="repeatedoutput",
-            index=models.Index(fields=["at", "id"], name="repeatedoutput_at"),
-        ),
-        migrations.AddConstraint(
-            model_name="repeatedoutput",
-            constraint=models.UniqueConstraint(
-                fields=("run", "sequence"), name="repeatedoutput_of_journal"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="recovery",
-            index=models.Index(fields=["started_at", "id"], name="recovery_started_at"),
-        ),
-        migrations.AddConstraint(
-            model_name="recovery",
-            constraint=models.UniqueConstraint(
-                fields=("run", "sequence"), name="recovery_of_journal"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="quarantinedrecord",
-            index=models.Index(fields=["at", "id"], name="quarantinedrecord_at"),
-        ),
-        migrations.AddConstraint(
-            model_name="quarantinedrecord",
-            constraint=models.UniqueConstraint(
-                fields=("run", "sequence"), name="quarantinedrecord_of_journal"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="pointsverification",
-            index=models.Index(fields=["at", "id"], name="pointsverification_at"),
-        ),
-        migrations.AddConstraint(
-            model_name="pointsverification",
-            constraint=models.UniqueConstraint(
-                fields=("run", "sequence"), name="pointsverification_of_journal"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="leftover",
-            index=models.Index(fields=["at", "id"], name="leftover_at"),
-        ),
-        migrations.AddConstraint(
-            model_name="leftover",
-            constraint=models.UniqueConstraint(
-                fields=("run", "sequence"), name="leftover_of_journal"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="failure",
-            index=models.Index(fields=["at", "id"], name="failure_at"),
-        ),
-        migrations.AddConstraint(
-            model_name="failure",
-            constraint=models.UniqueConstraint(
-                fields=("run", "sequence"), name="failure_of_journal"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="damagefinding",
-            index=models.Index(fields=["at", "id"], name="damagefinding_at"),
-        ),
-        migrations.AddConstraint(
-            model_name="damagefinding",
-            constraint=models.UniqueConstraint(
-                fields=("run", "sequence"), name="damagefinding_of_journal"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="statuschange",
-            index=models.Index(fields=["at", "id"], name="statuschange_at"),
-        ),
-        migrations.AddConstraint(
-            model_name="statuschange",
-            constraint=models.UniqueConstraint(
-                fields=("run", "sequence"), name="statuschange_of_journal"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="supersededoutput",
-            index=models.Index(fields=["at", "id"], name="supersededoutput_at"),
-        ),
-        migrations.AddConstraint(
-            model_name="supersededoutput",
-            constraint=models.UniqueConstraint(
-                fields=("run", "sequence"), name="supersededoutput_of_journal"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="targettakeover",
-            index=models.Index(fields=["at", "id"], name="targettakeover_at"),
-        ),
-        migrations.AddConstraint(
-            model_name="targettakeover",
-            constraint=models.UniqueConstraint(
-                fields=("run", "sequence"), name="targettakeover_of_journal"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="upgrade",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("ended_at", None)),
-                fields=("pipeline",),
-                name="one_upgrade_at_a_time",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="zombierefusal",
-            index=models.Index(fields=["at", "id"], name="zombierefusal_at"),
-        ),
-        migrations.AddConstraint(
-            model_name="zombierefusal",
-            constraint=models.UniqueConstraint(
-                fields=("run", "sequence"), name="zombierefusal_of_journal"
-            ),
         ),
     ]
