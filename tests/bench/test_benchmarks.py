@@ -125,15 +125,22 @@ def test_a_run_takes_no_more_processor_time_than_the_machine_has() -> None:
     assert 0 < measured.processor_s <= measured.seconds * (os.cpu_count() or 1) + 0.5
 
 
+def with_quick_checkpoints(
+    root: Path, parameters: Texts, settings: Texts
+) -> AbstractContextManager[StartedRun]:
+    """Waits less for checkpoints of a run that reads without end, as fast as it can."""
+    return on_processes(root, parameters, {**settings, "execution.checkpointing.interval": "200ms"})
+
+
 def test_pause_reports_the_longest_cut() -> None:
-    found = pause.measure(Work("user_id", events=EVENTS), 2, on_processes)
+    found = pause.measure(Work("user_id", events=EVENTS), 2, with_quick_checkpoints)
 
     assert found["cuts"] >= 4
     assert 0 < found["pause_ms_p99"] <= found["pause_ms_max"]
 
 
 def test_recovery_reports_each_kill() -> None:
-    found = recovery.measure(Work("app_id", events=EVENTS), 1, on_processes)
+    found = recovery.measure(Work("app_id", events=EVENTS), 1, with_quick_checkpoints)
 
     assert [len(found[name]) for name in ("running_ms", "output_ms")] == [1, 1]
     assert 0 < found["running_ms_median"] <= found["output_ms_median"]
