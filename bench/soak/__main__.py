@@ -2,8 +2,8 @@
 
 A separate installation runs real pipelines between files, Redis, PostgreSQL and Kafka. A seed
 decides when each fault comes. A checker that shares no code with the sinks reads the output all the
-time and compares it with plain arithmetic. The soak measures the processes several times a minute,
-and compares the slope of each figure with its bound.
+time and compares it with plain arithmetic. The soak measures the processes every few seconds, and
+compares the slope of each figure with its bound.
 """
 
 import argparse

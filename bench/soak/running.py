@@ -33,7 +33,7 @@ from bench.soak.doing import WHO
 from bench.soak.ends import Line, line_of
 from bench.soak.measuring import PARTS, Meter, recoveries_ms
 from bench.soak.schedule import Fault, Planned, lasting_at_most, schedule
-from bench.soak.slopes import Sample
+from bench.soak.slopes import JUDGED_FROM_S, Sample
 from ftdash.embedded.check import DashboardClient
 from ftdash.embedded.supervisor import wait_until
 from ftdash.requests import services
@@ -43,7 +43,9 @@ from tests.own_flows import declare
 FEED_EVERY_S = 1.0
 LOOK_EVERY_S = 2.0
 LOOK_SHARE = 3  # a look may take a quarter of the time
-MEASURE_EVERY_S = 15.0
+MEASURE_EVERY_S, UNJUDGED_EVERY_S = 5.0, 15.0
+"""How often the soak measures; less often if it is too short to judge growth."""
+
 LONGER = 10  # at most, until enough kinds have come
 SPARK = "Spark"
 """The entry of what is left out, if drivers host their slots themselves."""
@@ -108,6 +110,10 @@ class Length:
     def is_over(self, elapsed_s: float, kinds: int) -> bool:
         return elapsed_s >= self.seconds and kinds >= self.kinds_least
 
+    @property
+    def measure_every_s(self) -> float:
+        return MEASURE_EVERY_S if self.seconds >= JUDGED_FROM_S else UNJUDGED_EVERY_S
+
 
 def soak(
     home: Path,
@@ -137,7 +143,7 @@ def soak(
             line.name: stack.enter_context(_running(site, line, soaked.left_out))
             for line in soaked.lines
         }
-        with _beside(soaked, site) as (check, stop_feeding):
+        with _beside(soaked, site, length.measure_every_s) as (check, stop_feeding):
             try:
                 _wait_all(staged, soaked)
                 _act(soaked, staged, seed, length, check)
@@ -291,7 +297,9 @@ def _end_line(line: Line, staged: Staged, is_whole: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def _beside(soaked: Soaked, site: Installation) -> Iterator[tuple[Check, Callable[[], None]]]:
+def _beside(
+    soaked: Soaked, site: Installation, measure_every_s: float
+) -> Iterator[tuple[Check, Callable[[], None]]]:
     """Feeds, looks, measures and reads pages in threads until the block ends.
 
     Yields a check, and a function that stops the feeding. The check raises the error of a thread
@@ -313,7 +321,7 @@ def _beside(soaked: Soaked, site: Installation) -> Iterator[tuple[Check, Callabl
             pause_s = max(LOOK_EVERY_S, LOOK_SHARE * (time.monotonic() - began_s))
 
     def measure() -> None:
-        while not is_over.wait(MEASURE_EVERY_S):
+        while not is_over.wait(measure_every_s):
             soaked.samples.append(meter.sample())
             with suppress(Rejected):  # a busy web server, which is restarted if it has died
                 for page in pages:

@@ -195,3 +195,9 @@ def test_a_soak_lasts_for_its_time_and_until_enough_kinds_of_fault_came() -> Non
     assert not Length(seconds=60).is_over(59, kinds=9)
     assert not Length(seconds=60, kinds_least=5).is_over(99, kinds=4)
     assert Length(seconds=60, kinds_least=5).is_over(60, kinds=5)
+
+
+def test_a_soak_that_judges_growth_measures_more_often() -> None:
+    judging, short = (Length(seconds=each) for each in (JUDGED_FROM_S, JUDGED_FROM_S - 1))
+
+    assert judging.measure_every_s < short.measure_every_s
