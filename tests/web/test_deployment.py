@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from celery import Celery
+from celery.fixups.django import DjangoWorkerFixup
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import DatabaseError, connection
@@ -19,6 +20,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 from django.utils import timezone
 
+from ftdash.celery import application
 from ftdash.deployment import doctor
 from ftdash.deployment.doctor import Verdict
 from ftdash.deployment.units import Server, install, unit_files
@@ -60,6 +62,17 @@ def installation(
     key.write_text(SECRET)
     key.chmod(0o600)
     return site
+
+
+def test_a_worker_starts_without_checks_that_would_load_all_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[str] = []
+    monkeypatch.setattr("django.core.checks.run_checks", lambda: checked.append("all pages"))
+
+    DjangoWorkerFixup(application).validate_models()
+
+    assert checked == []
 
 
 def test_a_probe_learns_without_signing_in_that_pages_can_be_served(installation: Path) -> None:
