@@ -15,6 +15,7 @@ STEP_S = 150.0  # the first step includes the start of Spark, on a busy machine
 TOTAL = 4_000
 FLOW = """
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ SCHEMA = pa.schema(
 class Parameters:
     output: Path
     hurry: Path
+    pause: timedelta = timedelta(milliseconds=10)
 
 
 def signed(row):
@@ -44,9 +46,11 @@ def signed(row):
 
 @flow
 def shop(env: Environment, parameters: Parameters) -> None:
-    source = Numbers(TOTAL, pause_s=0.01, hurry=str(parameters.hurry))
+    pause_s = parameters.pause.total_seconds()
+    source = Numbers(TOTAL, pause_s=pause_s, hurry=str(parameters.hurry))
     numbers = env.source(source, uid="numbers")
-    rows = numbers.map(signed, SCHEMA, uid="sign")
+    signed_numbers = numbers.map(signed, SCHEMA, uid="sign")
+    rows = signed_numbers.key_by("number").deduplicate(uid="once")
     rows.sink(ExactlyOnceFiles(parameters.output, pipeline="orders"), uid="files")
 """.replace("TOTAL", str(TOTAL))
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import psutil
@@ -87,7 +88,7 @@ def is_executor(command: list[str]) -> bool:
 def standalone_cluster(
     directory: Path, workers: int = 2, hidden: Path | None = None
 ) -> Iterator[Cluster]:
-    """Starts a cluster. `hidden` is a directory that the workers see as an empty one.
+    """Starts a cluster. `hidden` is a directory that the first worker sees as an empty one.
 
     Raises CannotHaveCluster. Ends every process and removes every namespace that it made.
     """
@@ -97,7 +98,10 @@ def standalone_cluster(
         environment = _environment(directory, workers)
         started = [
             _start_master(undo, master, environment, directory),
-            *(_start_worker(undo, each, master, environment, directory, hidden) for each in others),
+            *(
+                _start_worker(undo, each, master, environment, directory, seen_empty)
+                for each, seen_empty in zip_longest(others, [hidden])
+            ),
         ]
         log = directory / f"{master.namespace}.log"
         _wait_for(lambda: log.read_text().count("Registering worker") == workers, started, log)

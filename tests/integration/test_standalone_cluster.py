@@ -1,8 +1,9 @@
-"""flight_delays on a Spark standalone cluster, each machine a network namespace of its own.
+"""A package on a Spark standalone cluster, each machine a network namespace of its own.
 
-The test loses an executor in the middle, or a whole worker whose cable is cut before it dies, so
-that no process hears of it. The workers do not have the engine installed: the driver sends it. All
-our connections are encrypted. The output equals that of a batch query.
+No machine has the package installed, and one worker does not have the engine either: the driver
+sends both. The test loses an executor in the middle, and then a whole worker whose cable is cut
+before it dies, so that no process hears of it. All our connections are encrypted. The output has
+each number once, and names the files that ran.
 """
 
 import subprocess
@@ -15,16 +16,11 @@ import pytest
 import pipelines
 from pipelines.domain.events import FailureOccurred, SlotConnected
 from pipelines.domain.run import TlsFiles
-from pipelines.domain.status import JobStatus
+from pipelines.packages.wheel import FILE
 from tests.certificates import Authority
 from tests.driven_run import StartedRun, started_run
-from tests.flight_runs import (
-    PACED,
-    SOONER,
-    STEP_S,
-    assert_output_is_exact,
-    parameters_for,
-)
+from tests.flight_runs import SOONER
+from tests.sent_code import STEP_S, added, assert_ran, parameters
 from tests.standalone_cluster import (
     CannotHaveCluster,
     Cluster,
@@ -34,6 +30,9 @@ from tests.standalone_cluster import (
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+SLOWLY = "500 ms"
+"""The pause before each batch, so that numbers arrive while machines are lost."""
 
 SHOW_CERTIFICATES = """
 import psutil, ssl, sys
@@ -57,17 +56,19 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_a_lost_executor_and_a_lost_worker_change_nothing_in_the_output(
-    cluster: Cluster, flights: Path, tmp_path: Path
+    cluster: Cluster, tmp_path: Path
 ) -> None:
+    code = added(tmp_path)
     tls = Authority(tmp_path / "tls").issued()
     with started_run(
         tmp_path,
-        "flight_delays",
-        parameters_for(flights, tmp_path, speed=PACED),
+        "orders",
+        parameters(tmp_path) | {"pause": SLOWLY},
         master=cluster.url,
         settings=settings_for(cluster, tls),
         place=cluster.master.command,
         environment=cluster.environment,
+        code=code,
     ) as run:
         run.wait_for_more(2, STEP_S)
         hosts = {host_of(run, slot) for slot in (0, 1)}
@@ -82,13 +83,11 @@ def test_a_lost_executor_and_a_lost_worker_change_nothing_in_the_output(
         lost.unplug()
         lost.kill()
         wait_for_failures(run, 2)
-        ended = run.wait_until_over(STEP_S)
+        assert_ran(run, tmp_path, code, engine=FILE)
 
     assert hosts == {worker.address for worker in cluster.workers}, "each worker had a slot"
     assert shown == [Path(tls.certificate).read_text().strip()] * 2
     assert lost.address not in {host_of(run, slot) for slot in (0, 1)}
-    assert ended.status is JobStatus.FINISHED
-    assert_output_is_exact(flights, tmp_path)
 
 
 def worker_of(cluster: Cluster, run: StartedRun) -> Machine:

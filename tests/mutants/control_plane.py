@@ -750,8 +750,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "    sent = [] if is_one_machine(master) else [FILE]",
             "    sent: list[str] = []",
             (
-                "tests/integration/test_shipped_code.py::test_a_package_runs_on_a_standalone_cluster"
-                "_without_being_installed"
+                "tests/integration/test_standalone_cluster.py::test_a_lost_executor_and_a_lost_worke"
+                "r_change_nothing_in_the_output"
             ),
         ),
     ),
