@@ -532,7 +532,7 @@ LOAD_AND_INPUT = {
         "more slots are wanted than there are",
         tests=(
             "integration/test_yarn.py::"
-            "test_a_run_without_room_ends_with_a_sentence_and_obeys_a_cancellation",
+            "test_a_run_without_room_can_be_cancelled_and_with_room_a_package_runs_despite_a_kill",
         ),
     ),
     "LOD-4": Scenario(

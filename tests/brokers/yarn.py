@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -42,7 +41,7 @@ YARN = JavaProgram(
     </dependency>
   """,
 )
-MANAGERS = ("resourcemanager.ResourceManager", "nodemanager.NodeManager")
+RESOURCE_MANAGER, NODE_MANAGER = "resourcemanager.ResourceManager", "nodemanager.NodeManager"
 SOON = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 LOGGING = """log4j.rootLogger=INFO,console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
@@ -57,6 +56,12 @@ class Yarn:
 
     environment: dict[str, str]
     page: str
+    directory: Path
+    undo: ExitStack
+
+    def add_node(self) -> None:
+        """Starts the NodeManager, and returns once YARN has room for containers."""
+        self.undo.callback(_started(self.directory, NODE_MANAGER, self.has_node).kill)
 
     def is_up(self) -> bool:
         """Returns True if the ResourceManager answers."""
@@ -66,9 +71,11 @@ class Yarn:
         metrics = self._asked("metrics")
         return metrics is not None and metrics["clusterMetrics"]["activeNodes"] == 1
 
-    def applications(self) -> list[dict[str, Any]]:
+    def has_accepted(self) -> bool:
+        """Returns True if an application waits for room."""
         asked = self._asked("apps")
-        return [] if asked is None else (asked["apps"] or {}).get("app", [])
+        found = [] if asked is None else (asked["apps"] or {}).get("app", [])
+        return any(each["state"] == "ACCEPTED" for each in found)
 
     def _asked(self, what: str) -> dict[str, Any] | None:
         """Returns the answer of the ResourceManager, or None if there is none."""
@@ -81,25 +88,20 @@ class Yarn:
 
 
 @contextmanager
-def yarn(directory: Path, *, memory_mb: int = MEMORY_MB, has_node: bool = True) -> Iterator[Yarn]:
-    """Starts YARN. Raises ProgramMissing.
+def yarn(directory: Path) -> Iterator[Yarn]:
+    """Starts YARN without a node, so that it has no room for containers. Raises ProgramMissing.
 
-    `memory_mb` is for all containers. Without a node there is no room for any. Ends every process
-    that it or a container has started.
+    Ends every process that it or a container has started.
     """
     page = f"{LOOPBACK}:{free_port()}"
-    cluster = Yarn(written_configuration(directory, page, memory_mb), page)
     with ExitStack() as undo:
+        cluster = Yarn(written_configuration(directory, page), page, directory, undo)
         undo.callback(_end_containers, directory)
-        managers = zip(MANAGERS, (cluster.is_up, cluster.has_node), strict=True)
-        for manager, answers in islice(managers, 1 + has_node):
-            undo.callback(_started(directory, manager, answers).kill)
+        undo.callback(_started(directory, RESOURCE_MANAGER, cluster.is_up).kill)
         yield cluster
 
 
-def written_configuration(
-    directory: Path, page: str = f"{LOOPBACK}:0", memory_mb: int = MEMORY_MB
-) -> dict[str, str]:
+def written_configuration(directory: Path, page: str = f"{LOOPBACK}:0") -> dict[str, str]:
     """Writes the configuration; returns the variables by which a driver finds it.
 
     Starts nothing.
@@ -107,7 +109,7 @@ def written_configuration(
     configuration = directory / "conf"
     configuration.mkdir(parents=True)
     _write(configuration / "core-site.xml", {"fs.defaultFS": "file:///"})
-    _write(configuration / "yarn-site.xml", _settings(directory, page, memory_mb))
+    _write(configuration / "yarn-site.xml", _settings(directory, page))
     (configuration / "log4j.properties").write_text(LOGGING)
     defaults = "".join(f"{name} {value}\n" for name, value in _of_spark(directory).items())
     (configuration / "spark-defaults.conf").write_text(defaults)
@@ -116,7 +118,7 @@ def written_configuration(
 
 def _started(directory: Path, manager: str, answers: Callable[[], bool]) -> ServerProcess:
     """Starts a manager, with its configuration first in the class path."""
-    command = YARN.command(f"org.apache.hadoop.yarn.server.{manager}", lives_long=True)
+    command = YARN.command(f"org.apache.hadoop.yarn.server.{manager}")
     class_path = command.index("-cp") + 1
     command[class_path] = f"{directory / 'conf'}:{command[class_path]}"
     log = directory / f"{manager.partition('.')[0]}.log"
@@ -125,7 +127,7 @@ def _started(directory: Path, manager: str, answers: Callable[[], bool]) -> Serv
     return server
 
 
-def _settings(directory: Path, page: str, memory_mb: int) -> dict[str, str]:
+def _settings(directory: Path, page: str) -> dict[str, str]:
     master, node = "yarn.resourcemanager", "yarn.nodemanager"
     ports = ("address", "scheduler.address", "resource-tracker.address", "admin.address")
     return {
@@ -140,7 +142,7 @@ def _settings(directory: Path, page: str, memory_mb: int) -> dict[str, str]:
         f"{node}.webapp.address": f"{LOOPBACK}:0",
         f"{node}.local-dirs": str(directory / "local"),
         f"{node}.log-dirs": str(directory / "logs"),
-        f"{node}.resource.memory-mb": str(memory_mb),
+        f"{node}.resource.memory-mb": str(MEMORY_MB),
         f"{node}.resource.cpu-vcores": str(CORES),
         f"{node}.pmem-check-enabled": "false",
         f"{node}.vmem-check-enabled": "false",
