@@ -40,7 +40,7 @@ from ftdash.requests import services
 from pipelines.domain.errors import Rejected
 from tests.own_flows import declare
 
-FEED_EVERY_S = 1.0
+FEED_EVERY_S = 0.5
 LOOK_EVERY_S = 2.0
 LOOK_SHARE = 3  # a look may take a quarter of the time
 MEASURE_EVERY_S, UNJUDGED_EVERY_S = 5.0, 15.0
