@@ -72,8 +72,7 @@ def spark_stages(
     """Starts Spark. Sends the run's package, if it was shipped, to every machine with a slot."""
     settings = parse_settings(spec.settings)
     session = open_session(
-        spec.master,
-        f"{spec.pipeline} {spec.run_id}",
+        spec,
         driver_networking(settings),
         settings.recovery.slot_request_timeout_ms / 1000,
         partial(is_cancelled, Inbox(directory)),

@@ -27,13 +27,14 @@ from pyspark.sql import SparkSession
 
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.run import DriverNetworking
+from pipelines.domain.run import DriverNetworking, RunSpec
 from pipelines.flows.finding import VARIABLE, declared_flows
 from pipelines.packages.wheel import FILE, pack_engine
 from pipelines.runtime.master.job_events import JobEvent, StageEnded
 from pipelines.runtime.master.run_context import StartGivenUp
 from pipelines.runtime.networking import SlotAddress
 from pipelines.runtime.slot.slot import run_slot
+from pipelines.spark.daemon import PIPELINE
 from pipelines.spark.data_frames import keep_rows
 
 if TYPE_CHECKING:
@@ -124,8 +125,7 @@ def is_one_machine(master: str) -> bool:
 
 
 def open_session(
-    master: str,
-    application: str,
+    spec: RunSpec,
     networking: DriverNetworking,
     within_s: float,
     is_cancelled: Callable[[], bool] = lambda: False,
@@ -136,8 +136,9 @@ def open_session(
     addresses of the run's control port. Raises Rejected if Spark does not start, and StartGivenUp
     if the run is cancelled before YARN has started it.
     """
+    master = spec.master
     check_configured(master)
-    builder = SparkSession.builder.master(master).appName(application)
+    builder = SparkSession.builder.master(master).appName(f"{spec.pipeline} {spec.run_id}")
     addresses = {
         "spark.driver.host": networking.host,
         "spark.driver.bindAddress": networking.bind_host,
@@ -148,6 +149,7 @@ def open_session(
     if is_one_machine(master):  # otherwise its workers and executors listen on every interface
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = builder.config("spark.executorEnv.PYTHONPATH", _python_path(master))
+    builder = builder.config(f"spark.executorEnv.{PIPELINE}", spec.pipeline)
     if VARIABLE in os.environ:  # slots find the pipeline by the same names
         builder = builder.config(f"spark.executorEnv.{VARIABLE}", os.environ[VARIABLE])
     os.environ["PYTHONPATH"] = _python_path("local")
