@@ -123,6 +123,48 @@ def started_run(
 
     `place` turns the words of a command into the command that runs it elsewhere.
     """
+    directory = written_spec(
+        root,
+        pipeline,
+        parameters,
+        parallelism=parallelism,
+        master=master,
+        settings=settings,
+        restore_from=restore_from,
+        run_id=run_id,
+        first_checkpoint_id=first_checkpoint_id,
+        code=code,
+    )
+    command = [sys.executable, "-m", "pipelines.spark.driver", str(directory.path)]
+    with open(directory.driver_log, "ab") as log:
+        process = subprocess.Popen(
+            command if place is None else place(*command),
+            cwd=ROOT,
+            env={**os.environ, **java_environment(), **(environment or {})},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield StartedRun(directory, process)
+    finally:
+        end_session(process)
+
+
+def written_spec(
+    root: Path,
+    pipeline: str,
+    parameters: dict[str, str],
+    *,
+    parallelism: int = 2,
+    master: str | None = None,
+    settings: dict[str, str] | None = None,
+    restore_from: str | None = None,
+    run_id: RunId | None = None,
+    first_checkpoint_id: int = 1,
+    code: ShippedCode | None = None,
+) -> RunDirectory:
+    """Returns the directory of a run that a driver can start; that of an existing run stays."""
     directory = RunDirectory.of(root, pipeline, run_id or RunId(f"run-{uuid.uuid4().hex[:12]}"))
     if not directory.spec_file.exists():
         directory.path.mkdir(parents=True)
@@ -138,20 +180,7 @@ def started_run(
             code=code,
         )
         directory.spec_file.write_bytes(msgspec.json.encode(spec))
-    command = [sys.executable, "-m", "pipelines.spark.driver", str(directory.path)]
-    with open(directory.driver_log, "ab") as log:
-        process = subprocess.Popen(
-            command if place is None else place(*command),
-            cwd=ROOT,
-            env={**os.environ, **java_environment(), **(environment or {})},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        yield StartedRun(directory, process)
-    finally:
-        end_session(process)
+    return directory
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:

@@ -431,8 +431,8 @@ RESCALES = {
         "a rescale of unaligned checkpoints",
         faults=(Fault.SETTINGS, Fault.RESCALE),
         tests=(
-            "integration/test_unaligned_on_spark.py::"
-            "test_kills_and_a_restore_at_another_parallelism_change_nothing",
+            "integration/test_exactly_once_on_spark.py::test_unaligned_an_older_point_is_restored"
+            "_at_another_parallelism_and_output_does_not_double",
         ),
     ),
 }

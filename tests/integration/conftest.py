@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ftdash.embedded.supervisor import LEDGER_NAME, end_all
-from pipelines.flows.flight_data import prepare
+from tests.flight_runs import prepare_quarter
 from tests.project_wheels import built_wheel
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="session")
 def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("flights")
-    prepare(directory)
+    prepare_quarter(directory)
     return directory
 
 

@@ -944,8 +944,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "            self._move(foreign, self.directory / SUPERSEDED / run_id)\n",
             "",
             (
-                "tests/integration/test_exactly_once_on_spark.py::test_an_older_point_i"
-                "s_restored_and_later_output_does_not_double"
+                "tests/integration/test_exactly_once_on_spark.py::test_unaligned_an_older_point_is_r"
+                "estored_at_another_parallelism_and_output_does_not_double"
             ),
         ),
     ),
