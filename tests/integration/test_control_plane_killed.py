@@ -14,7 +14,7 @@ import redis
 from ftdash.embedded.check import DashboardClient
 from ftdash.embedded.demo import Account
 from ftdash.embedded.stack import web_answers
-from ftdash.embedded.supervisor import LEDGER_NAME, living, wait_until
+from ftdash.embedded.supervisor import LEDGER_NAME, living
 from pipelines.bus.journal import every_envelope
 from pipelines.domain.events import (
     CheckpointCompleted,
@@ -25,6 +25,7 @@ from pipelines.domain.events import (
 from pipelines.domain.status import RequestOutcome
 from tests.integration.demonstration import Demo
 from tests.new_home import new_home, without_documentation
+from tests.polling import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -47,8 +48,10 @@ def test_a_job_keeps_running_while_each_control_plane_process_is_killed(home: Pa
         assert_goes_on(home)
 
         for part in PARTS:
-            kill_and_wait_for_another(home, part)
+            killed = part_of(home, part)
+            killed.kill()
             assert_goes_on(home)
+            wait_for_another(home, part, killed.pid)
         redis.Redis.from_url(redis_url(home)).flushall()
         assert_goes_on(home)
 
@@ -76,11 +79,9 @@ def test_a_job_keeps_running_while_each_control_plane_process_is_killed(home: Pa
     assert status == 0
 
 
-def kill_and_wait_for_another(home: Path, part: str) -> None:
-    killed = part_of(home, part)
-    killed.kill()
+def wait_for_another(home: Path, part: str, killed_pid: int) -> None:
     wait_until(
-        lambda: is_back(home, part, killed.pid),
+        lambda: is_back(home, part, killed_pid),
         within_s=WITHIN_S,
         otherwise=lambda: f"{part} did not come back",
     )
@@ -113,7 +114,9 @@ def command(process: psutil.Process) -> list[str]:
 
 
 def journal(home: Path) -> list[Envelope]:
-    return [each for path in home.rglob("journal.jsonl") for each in every_envelope(path)]
+    """Returns the events of all runs, and none before the first run."""
+    paths = (home / "jobs").glob("*/runs/*/journal.jsonl")
+    return [each for path in paths for each in every_envelope(path)]
 
 
 def assert_goes_on(home: Path) -> None:
