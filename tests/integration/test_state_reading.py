@@ -1,8 +1,13 @@
-"""The rows of a real query's state, and the difference between two batches, through its process."""
+"""The rows of a real query's state, and the difference between two batches.
+
+The answers are made in this process, where Spark has already started; a refusal comes through the
+process of the question. `test_repartition` has an answer from such a process.
+"""
 
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from django.conf import settings
 from pyspark.sql import SparkSession
@@ -11,6 +16,7 @@ from pyspark.sql import functions as sf
 from ftdash.watching.asked import StateRows
 from ftdash.watching.services.state import asked_of_spark
 from pipelines.domain.errors import Rejected
+from pipelines.spark.questions import Place, StateQuestion, state_answer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -25,11 +31,18 @@ def test_state_is_read_by_key_and_compared_between_two_batches(
         counted(spark, tmp_path)
     before = fingerprint(tmp_path / "checkpoint")
 
-    all_rows = asked(tmp_path, [1], key="")
-    one = asked(tmp_path, [1], key='"u2"')
-    changed = asked(tmp_path, [0, 1], key="")
+    all_rows = answer(spark, question(tmp_path, [1], key=""))
+    one = answer(spark, question(tmp_path, [1], key='"u2"'))
+    changed = answer(spark, question(tmp_path, [0, 1], key=""))
     with pytest.raises(Rejected, match=r"^It failed: Spark cannot read the state") as refused:
-        asked(tmp_path, [7], key="")
+        asked_of_spark(
+            settings.STATE_COMMAND,
+            question(tmp_path, [7], key=""),
+            StateRows,
+            limit_s=300,
+            failed="It failed",
+            late="It was late",
+        )
 
     counts = {row.key["user"]: row.value["count"] for row in all_rows.rows}
     assert (counts, all_rows.count) == ({"u0": 2, "u1": 2, "u2": 1}, 3)
@@ -46,22 +59,19 @@ def counted(spark: SparkSession, home: Path) -> None:
     writer.option("checkpointLocation", str(home / "checkpoint")).start().awaitTermination()
 
 
-def asked(home: Path, batches: list[int], key: str) -> StateRows:
-    question = {
-        "places": [{"location": str(home / "checkpoint"), "batch_id": n} for n in batches],
-        "operator_id": 0,
-        "store": "default",
-        "key": key,
-        "rows_max": 200,
-    }
-    return asked_of_spark(
-        settings.STATE_COMMAND,
-        question,
-        StateRows,
-        limit_s=300,
-        failed="It failed",
-        late="It was late",
+def question(home: Path, batches: list[int], key: str) -> StateQuestion:
+    return StateQuestion(
+        places=[Place(str(home / "checkpoint"), batch) for batch in batches],
+        operator_id=0,
+        store="default",
+        key=key,
+        rows_max=200,
     )
+
+
+def answer(spark: SparkSession, asked: StateQuestion) -> StateRows:
+    """Returns the answer as the asking process reads it."""
+    return msgspec.json.decode(json.dumps(state_answer(spark, asked)), type=StateRows)
 
 
 def fingerprint(directory: Path) -> dict[str, int]:
