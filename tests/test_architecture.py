@@ -1,8 +1,12 @@
 """The rules of ARCHITECTURE.md that a machine can check. A failure names file and rule."""
 
 import ast
+import gc
 import re
-from functools import cache
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from graphlib import TopologicalSorter
 from importlib import import_module
 from itertools import chain
@@ -224,17 +228,16 @@ def test_every_module_keeps_the_rules(path: Path) -> None:
     relative = path.relative_to(ROOT)
     if "migrations" in relative.parts:
         return
-    text = path.read_text()
-    tree = ast.parse(text)
+    facts = facts_of(path)
     package = ".".join(relative.with_suffix("").parts[:2])
 
-    assert not text or ast.get_docstring(tree), "a module opens with what it is for"
-    for name in imports(tree):
+    assert facts.docstring or not path.stat().st_size, "a module opens with what it is for"
+    for name in facts.imports:
         check_import(package, name)
-        check_purity(ast.get_docstring(tree) or "", name)
+        check_purity(facts.docstring, name)
         if relative != FACADE:
             check_within(".".join(relative.parent.parts), name)
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         assert not isinstance(node, ast.Assert), "use check(): -O strips assert"
         check_names_arguments(node)
         if package in DOORS:
@@ -246,12 +249,11 @@ def test_our_pipelines_import_only_what_any_author_may() -> None:
     paths = [path for path in FILES if module_of(path) in modules]
 
     private = {
-        (path.name, node.module)
+        (path.name, module)
         for path in paths
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pipelines.")
-        if node.module not in AUTHORS_DOORS and node.module != "pipelines.flows"
-        if not (node.module or "").startswith("pipelines.flows.")
+        for module, *_ in facts_of(path).taken
+        if module.startswith("pipelines.") and module not in AUTHORS_DOORS
+        if not f"{module}.".startswith("pipelines.flows.")
     }
     assert len(paths) == len(modules) >= 3
     assert private == set()
@@ -261,15 +263,9 @@ def test_our_pipelines_import_only_what_any_author_may() -> None:
 def test_an_example_project_imports_nothing_private(example: str) -> None:
     paths = list((ROOT / "examples" / example).rglob("*.py"))
     modules = {
-        (str(path.relative_to(ROOT)), module)
-        for path in paths
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for module in (
-            [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module]
-        )
+        (str(path.relative_to(ROOT)), module) for path in paths for module in facts_of(path).imports
     }
-    ours = {each for each in modules if re.match("pipelines|ftdash", each[1] or "")}
+    ours = {each for each in modules if re.match("pipelines|ftdash", each[1])}
 
     assert len(ours) > 8
     assert {(path, module) for path, module in ours if module not in AUTHORS_DOORS} == set()
@@ -279,12 +275,10 @@ def test_lab_benchmarks_and_tests_use_the_authors_doors_where_they_can() -> None
     places = ("pipelines/lab", "ftdash/lab", "bench")
     tests = [path for path in TEST_FILES if not str(path.relative_to(ROOT)).startswith(MIRRORS)]
     behind = [
-        (str(path.relative_to(ROOT)), f"{node.module}.{each.name}")
+        (str(path.relative_to(ROOT)), f"{module}.{name}")
         for path in [*chain(*(ROOT.glob(f"{place}/**/*.py") for place in places)), *tests]
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom)
-        for each in node.names
-        if is_behind_a_door(node.module or "", each.name)
+        for module, name, _ in facts_of(path).taken
+        if is_behind_a_door(module, name)
     ]
 
     assert behind == []
@@ -313,7 +307,7 @@ def test_modules_of_the_dashboard_have_no_circular_imports() -> None:
     """Not even within a function: a module that needs that is in the wrong place."""
     paths = {module_of(path): path for path in FILES if path.is_relative_to(ROOT / "ftdash")}
     graph = {
-        name: imported_modules(ast.parse(path.read_text())) & paths.keys() - {name}
+        name: imported_modules(facts_of(path)) & paths.keys() - {name}
         for name, path in paths.items()
     }
 
@@ -327,10 +321,9 @@ def test_only_queries_read_rows_and_only_services_write_them() -> None:
         name = module_of(path)
         if not name.startswith("ftdash.") or {"migrations", "models"} & set(name.split(".")):
             continue
-        nodes = list(ast.walk(ast.parse(path.read_text())))
-        if any(isinstance(node, ast.Attribute) and node.attr in MANAGERS for node in nodes):
+        if facts_of(path).has_manager:
             reading.add(name)
-            writing |= {name for node in nodes if is_write(node)}
+            writing |= {name} if facts_of(path).has_write else set()
 
     elsewhere = {name for name in reading if not is_room(name, "queries", "services")}
     assert elsewhere == READERS.keys() | WRITERS.keys()
@@ -356,8 +349,7 @@ def test_only_the_module_of_the_commands_names_their_kinds() -> None:
     written = [
         module_of(path)
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "RequestKind"
+        if any(each.startswith("RequestKind.") for each in facts_of(path).about_requests)
     ]
 
     assert set(written) == {"pipelines.domain.commands"}
@@ -365,12 +357,7 @@ def test_only_the_module_of_the_commands_names_their_kinds() -> None:
 
 def test_only_the_module_that_logs_requests_stores_them() -> None:
     making = {"Request.of", "Request.objects.create", "Request.objects.bulk_create"}
-    makers = {
-        module_of(path)
-        for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in making
-    }
+    makers = {module_of(path) for path in FILES if making & facts_of(path).about_requests}
 
     assert makers == {"ftdash.requests.asking"}
 
@@ -431,20 +418,30 @@ def test_every_sink_of_authors_is_in_the_files_of_its_walk() -> None:
     assert {name for name in sinks if not re.search(rf"\b{name}\b", targets)} == set()
 
 
-@pytest.mark.parametrize("path", TEST_FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_module_of_the_tests_imports_a_test_module(path: Path) -> None:
+def test_no_module_of_the_tests_imports_a_test_module() -> None:
     """Importing a test module brings its fixtures, and pytest may collect its tests there."""
-    for name in imports(ast.parse(path.read_text())):
-        is_test = name.startswith("tests.") and ".test_" in name
-        assert not is_test, f"{name} holds tests; what others need of it goes elsewhere"
+    taken = [
+        (str(path.relative_to(ROOT)), name)
+        for path in TEST_FILES
+        for name in facts_of(path).imports
+        if name.startswith("tests.") and ".test_" in name
+    ]
+
+    assert taken == [], "what others need of a module of tests goes elsewhere"
 
 
-@pytest.mark.parametrize("path", TEST_MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_test_asserts_something(path: Path) -> None:
+def test_every_test_asserts_something() -> None:
     """Directly or in a helper of the tests: a test that cannot fail proves nothing."""
-    tests = [node for name, node in functions_in(path).items() if name.startswith("test_")]
+    tests = [
+        (path, name)
+        for path in TEST_MODULES
+        for name in facts_of(path).functions
+        if name.startswith("test_")
+    ]
+    idle = [(path.name, name) for path, name in tests if not asserts(path, name, frozenset())]
 
-    assert [node.name for node in tests if not asserts(path, node, frozenset())] == []
+    assert len(tests) > len(TEST_MODULES)
+    assert idle == []
 
 
 def files_of_walk(walk: str) -> list[str]:
@@ -534,9 +531,75 @@ def positional_fields(node: ast.ClassDef) -> list[str]:
     return names
 
 
-def imports(tree: ast.Module) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What a function calls, or passes on to what it calls; `fails` if it can fail by itself."""
+
+    fails: bool
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the rules ask of each file."""
+
+    docstring: str
+    imports: tuple[str, ...]
+    taken: tuple[tuple[str, str, str], ...]  # (module, name there, name here) of `from` imports
+    about_requests: frozenset[str]  # such as `Request.objects.create`
+    has_manager: bool
+    has_write: bool
+    functions: dict[str, Checks]  # of a module of the tests
+
+
+@lru_cache(maxsize=1)
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Keeps one file's only: the nodes of all files take half a gigabyte."""
+    with no_garbage_collection():
+        return list(ast.walk(ast.parse(path.read_text())))
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """A parser makes many objects and no garbage; looking for it takes longer than parsing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@cache
+def facts_of(path: Path) -> Facts:
+    """Reads each file once for all rules."""
+    nodes = nodes_of(path)
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    is_test = path.is_relative_to(ROOT / "tests")
+    functions = [node for node in nodes if isinstance(node, Function)] if is_test else []
+    [module] = [node for node in nodes if isinstance(node, ast.Module)]
+    return Facts(
+        docstring=ast.get_docstring(module) or "",
+        imports=tuple(imports(nodes)),
+        taken=tuple(
+            (node.module or "", each.name, each.asname or each.name)
+            for node in nodes
+            if isinstance(node, ast.ImportFrom)
+            for each in node.names
+        ),
+        about_requests=frozenset(
+            text for node in attributes if (text := dotted(node)).startswith("Request")
+        ),
+        has_manager=any(node.attr in MANAGERS for node in attributes),
+        has_write=any(is_write(node) for node in nodes),
+        functions={node.name: checks_of(node) for node in functions},
+    )
+
+
+def imports(nodes: list[ast.AST]) -> list[str]:
     names = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -547,9 +610,17 @@ def imports(tree: ast.Module) -> list[str]:
 
 
 def imported_from(path: Path, module: str) -> set[str]:
-    nodes = ast.walk(ast.parse(path.read_text()))
-    taken = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == module]
-    return {each.name for node in taken for each in node.names}
+    return {name for origin, name, _ in facts_of(path).taken if origin == module}
+
+
+def dotted(node: ast.expr) -> str:
+    """Returns `a.b.c` if the expression is just that, else nothing."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if not isinstance(node, ast.Attribute):
+        return ""
+    before = dotted(node.value)
+    return f"{before}.{node.attr}" if before else ""
 
 
 def is_write(node: ast.AST) -> bool:
@@ -569,54 +640,60 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported_modules(tree: ast.Module) -> set[str]:
+def imported_modules(facts: Facts) -> set[str]:
     """Includes both `a` and `a.b` for `from a import b`, since only one of them may be a module."""
-    taken = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    return set(imports(tree)) | {f"{n.module}.{each.name}" for n in taken for each in n.names}
+    return {*facts.imports, *(f"{module}.{name}" for module, name, _ in facts.taken)}
 
 
-def asserts(path: Path, function: Function, callers: frozenset[str]) -> bool:
-    """Waiting counts as an assertion: it fails if the condition does not come true."""
-    if function.name in callers:
+def asserts(path: Path, name: str, callers: frozenset[str]) -> bool:
+    """Returns True if the function, or one that it calls, can fail."""
+    if name in callers:
         return False
-    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-    called = [ast.unparse(call.func) for call in calls]
-    if any(isinstance(node, ast.Assert) for node in ast.walk(function)):
-        return True
-    if any(argument.arg.startswith("django_assert") for argument in function.args.args):
-        return True
-    if any(name in FAILS_BY_ITSELF or ".assert_" in name for name in called):
-        return True
-    if any(name.split(".")[-1].startswith("wait_") for name in called):
-        return True
+    checks = facts_of(path).functions[name]
+    found = [each for called in checks.names if (each := place_of(path, called))]
+    return checks.fails or any(asserts(*each, callers | {name}) for each in found)
+
+
+def checks_of(function: Function) -> Checks:
+    """Waiting counts as an assertion: it fails if the condition does not come true."""
+    nodes = list(ast.walk(function))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    called = [last_of(call.func) for call in calls]
     handed_on = [each.id for call in calls for each in call.args if isinstance(each, ast.Name)]
-    names = {name.split(".")[-1] for name in called} | set(handed_on)
-    found = [each for each in (function_named(path, name) for name in names) if each]
-    return any(asserts(*each, callers | {function.name}) for each in found)
+    fails = (
+        any(isinstance(node, ast.Assert) for node in nodes)
+        or any(argument.arg.startswith("django_assert") for argument in function.args.args)
+        or any(dotted(call.func) in FAILS_BY_ITSELF for call in calls)
+        or any(
+            isinstance(call.func, ast.Attribute) and call.func.attr.startswith("assert_")
+            for call in calls
+        )
+        or any(name.startswith("wait_") for name in called)
+    )
+    return Checks(fails, frozenset([*called, *handed_on]))
 
 
-def function_named(path: Path, name: str) -> tuple[Path, Function] | None:
+def last_of(function: ast.expr) -> str:
+    """Returns `c` for a call of `a.b.c`."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def place_of(path: Path, name: str) -> tuple[Path, str] | None:
     """Finds a function that the module defines, or imports from another module of the tests."""
-    if name in functions_in(path):
-        return path, functions_in(path)[name]
+    if name in facts_of(path).functions:
+        return path, name
     module, original = taken_from_tests(path).get(name, (path, name))
-    found = functions_in(module).get(original) if module.exists() else None
-    return (module, found) if found else None
-
-
-@cache
-def functions_in(path: Path) -> dict[str, Function]:
-    nodes = ast.walk(ast.parse(path.read_text()))
-    return {n.name: n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+    is_there = module.exists() and original in facts_of(module).functions
+    return (module, original) if is_there else None
 
 
 @cache
 def taken_from_tests(path: Path) -> dict[str, tuple[Path, str]]:
     """Returns {name here: (file of the module of tests, name there)}."""
-    nodes = ast.walk(ast.parse(path.read_text()))
-    taken = [n for n in nodes if isinstance(n, ast.ImportFrom) and "tests" in str(n.module)]
     return {
-        each.asname or each.name: (ROOT / f"{str(node.module).replace('.', '/')}.py", each.name)
-        for node in taken
-        for each in node.names
+        here: (ROOT / f"{module.replace('.', '/')}.py", name)
+        for module, name, here in facts_of(path).taken
+        if "tests" in module
     }
