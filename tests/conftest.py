@@ -30,7 +30,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from ftdash.supervision import java
-from tests.new_home import KEPT_DATABASE, MACHINE
+from tests.new_home import MACHINE, migrated_database
 from tests.shared_machine import SharedMachine
 from tests.spark_classes import begin_archive, mapped_from
 from tests.sweeps import left_out_by
@@ -81,25 +81,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def django_db_use_migrations(django_db_use_migrations: bool) -> bool:
-    return django_db_use_migrations and not has_kept_database()
+def django_db_use_migrations() -> bool:
+    return False
 
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
-    """Spares a trial of a mutant the migrations, which take longer than most tests."""
-    if not (file := os.environ.get(KEPT_DATABASE)):
-        return
-    is_there = has_kept_database()
-    with django_db_blocker.unblock(), closing(sqlite3.connect(file)) as kept:
+    """Copies a database that `migrate` has filled.
+
+    The migrations take longer than most tests, and each process of the suite would run them.
+    """
+    with django_db_blocker.unblock(), closing(sqlite3.connect(migrated_database())) as migrated:
         connection.ensure_connection()
-        source, target = (kept, connection.connection)[:: 1 if is_there else -1]
-        source.backup(target)
-
-
-def has_kept_database() -> bool:
-    file = os.environ.get(KEPT_DATABASE)
-    return bool(file) and Path(file).exists()
+        migrated.backup(connection.connection)
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ MACHINE = "FTDASH_TESTS_MACHINE"
 """The variable with the directory that all processes of one test run share."""
 
 KEPT_DATABASE = "FTDASH_TESTS_KEPT_DATABASE"
-"""The variable with a database file from which the tests' own process starts instead of running the
-migrations. If the file is missing, the tests write the migrated database to it."""
+"""The variable with a migrated database file that outlives a test run. If the file is missing, the
+tests make it."""
 
 OF_ONE_INSTALLATION = ("secret_key", "installation_id")
 COMMANDS = (
@@ -35,6 +35,13 @@ def new_home(home: Path) -> Path:
     if MACHINE not in os.environ:  # not a test
         _make(home)
         return home
+    others = shutil.ignore_patterns(*OF_ONE_INSTALLATION)
+    shutil.copytree(shared_home(), home, dirs_exist_ok=True, ignore=others)
+    return home
+
+
+def shared_home() -> Path:
+    """Returns the home that all processes of this test run copy and never change."""
     shared = Path(os.environ[MACHINE])
     made = shared / "new-home"
     with (shared / "new-home.lock").open("a") as lock:
@@ -42,9 +49,17 @@ def new_home(home: Path) -> Path:
         if not made.exists():
             _make(shared / "unfinished-home")
             (shared / "unfinished-home").rename(made)
-    others = shutil.ignore_patterns(*OF_ONE_INSTALLATION)
-    shutil.copytree(made, home, dirs_exist_ok=True, ignore=others)
-    return home
+    return made
+
+
+def migrated_database() -> Path:
+    """Returns the database of the shared home, or the kept one."""
+    made = "ftdash.sqlite3"
+    if not (kept := os.environ.get(KEPT_DATABASE)):
+        return shared_home() / made
+    if not Path(kept).exists():
+        shutil.copyfile(shared_home() / made, kept)
+    return Path(kept)
 
 
 def without_documentation(home: Path) -> None:
@@ -52,6 +67,23 @@ def without_documentation(home: Path) -> None:
     from ftdash.documentation.site import current_site
 
     (home / "documentation" / current_site().name).mkdir(parents=True)
+
+
+def make_tables() -> None:
+    """Makes tables as the models are now, in this process's database if it is empty.
+
+    The migrations take ten times as long, and `migrate` runs them for `new_home`. They also fill
+    some tables and protect the audit log; this does neither.
+    """
+    from django.apps import apps
+    from django.conf import settings
+    from django.core.management import call_command
+    from django.db import connection
+
+    if connection.introspection.table_names():
+        return
+    settings.MIGRATION_MODULES = {each.label: None for each in apps.get_app_configs()}
+    call_command("migrate", run_syncdb=True, verbosity=0, skip_checks=True)
 
 
 def _make(home: Path) -> None:

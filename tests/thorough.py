@@ -133,8 +133,6 @@ REPEATED = {
     "tests/unit/stream/test_parallelism.py::test_mixed_parallelisms_survive_kills": 3,
     "tests/web/test_alerts_and_incidents.py::"
     "test_no_silence_loses_a_message_or_sends_an_end_without_a_beginning": 4,
-    "tests/web/test_honesty.py::"
-    "test_each_page_names_silent_processes_and_has_the_age_of_its_source": 3,
     "tests/web/test_own_api_rights.py::"
     "test_each_caller_may_read_and_change_only_what_its_rights_allow": 3,
 }

@@ -19,7 +19,7 @@ public class WatchedJob {
         settings.setString("rest.port", arguments[0]);
         settings.setString("rest.address", "127.0.0.1");
         settings.setString("rest.bind-address", "127.0.0.1");
-        settings.setString("execution.checkpointing.interval", "1s");
+        settings.setString("execution.checkpointing.interval", "400ms");
         settings.setString("execution.checkpointing.dir", directory + "/checkpoints");
         settings.setString("execution.checkpointing.savepoint-dir", directory + "/savepoints");
         settings.setString("restart-strategy.type", "fixed-delay");

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -110,12 +111,12 @@ def test_the_description_names_the_tokens_and_roles_each_address_accepts() -> No
         LISTEN: [{"token": ["listen"]}],
     }
 
-    for path, methods in description()["paths"].items():
+    for path, methods in described()["paths"].items():
         for method, operation in methods.items():
             needed = NEEDED[path.removeprefix("/api/")] if method == "post" else None
             expected = told[needed] if needed else [{"token": ["read"]}, {"session": ["operator"]}]
             assert operation["security"] == expected, path
-    assert set(description()["components"]["securitySchemes"]) == {"token", "session"}
+    assert set(described()["components"]["securitySchemes"]) == {"token", "session"}
 
 
 @pytest.mark.slow
@@ -193,9 +194,15 @@ def test_a_refused_token_learns_which_caller_may_act(
     assert words in answer.json()["errors"][0]
 
 
+@cache
+def described() -> Any:
+    """Making it takes as long as a hundred requests."""
+    return description()
+
+
 def routes() -> dict[str, set[str]]:
     """Returns each described address, without the common prefix, with its methods."""
-    paths = description()["paths"]
+    paths = described()["paths"]
     return {path.removeprefix("/api/"): set(methods) for path, methods in paths.items()}
 
 

@@ -8,17 +8,19 @@ import pytest
 from tests.new_home import new_home
 from tests.web.installations import Installation, Installations
 
+TABLES = """
+from tests.new_home import make_tables
+make_tables()
+"""
 BEGIN = """
 import json
 from django.conf import settings
-from django.core.management import call_command
 from django.test import Client
 from ftdash.accounts import authentication
 
 PLAIN = "django.contrib.staticfiles.storage.StaticFilesStorage"
 authentication.WINDOW_S = 3600  # the second server may begin late
 settings.STORAGES = {**settings.STORAGES, "staticfiles": {"BACKEND": PLAIN}}
-call_command("migrate", verbosity=0)
 
 
 def sign_in(*codes):
@@ -34,7 +36,7 @@ def wrong_tokens(count):
     headers = {"Authorization": "Bearer ftd_wrong"}
     return [client.get("/api/pipelines", headers=headers).status_code for _ in range(count)]
 """
-FIRST_SERVER = f"""{BEGIN}
+FIRST_SERVER = f"""{TABLES}{BEGIN}
 from allauth.mfa.totp.internal import auth
 from django.contrib.auth.models import User
 
@@ -48,12 +50,11 @@ print(json.dumps([code, once, sign_in("000000", "000001", "000002"), wrong_token
 SECOND_SERVER = """{begin}
 print(json.dumps([sign_in("{code}"), sign_in("000003", "000004"), wrong_tokens(12)]))
 """
-RACES = """
+RACES = f"""{TABLES}
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from time import time
 from django.core.cache import cache
-from django.core.management import call_command
 from ftdash.accounts import shared_cache
 
 THREADS = 4
@@ -64,14 +65,13 @@ def race(number):
     won = []
     for turn in range(10):
         start.wait()
-        won.append(cache.add(f"key-{turn}", number, 60))
+        won.append(cache.add(f"key-{{turn}}", number, 60))
         cache.incr("count")
     return won
 
 
-call_command("migrate", verbosity=0)
 for turn in range(5):
-    cache.set(f"key-{turn}", "expired", -1)
+    cache.set(f"key-{{turn}}", "expired", -1)
 cache.set("count", 0, 60)
 with ThreadPoolExecutor(THREADS) as threads:
     won = list(threads.map(race, range(THREADS)))

@@ -22,6 +22,7 @@ from tests.reserved_ports import reserved_port
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("site")]
 
 SOURCE = Path(__file__).parent / "WatchedJob.java"
+VERSIONS = ("1.20.3", "2.3.0")
 COMPILER = "org.eclipse.jdt.internal.compiler.batch.Main"
 OPENED = [f"--add-opens=java.base/java.{each}=ALL-UNNAMED" for each in ("lang", "util")]
 START_S = 180.0
@@ -59,20 +60,30 @@ class RealFlink:
         self.process.wait()
 
 
-@pytest.fixture(params=["1.20.3", "2.3.0"])
-def flink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealFlink]:
-    flink = program(request.param)
-    classes = tmp_path / "classes"
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiles the job once, with the oldest version; it runs on later ones too."""
+    classes = tmp_path_factory.mktemp("classes")
+    words = [COMPILER, "-11", "-nowarn", "-d", str(classes), str(SOURCE)]
     try:
-        compile_it = flink.command(COMPILER, "-11", "-nowarn", "-d", str(classes), str(SOURCE))
+        compile_it = program(VERSIONS[0]).command(*words)
     except ProgramMissing as why:
         pytest.skip(str(why))
     at = compile_it.index("-cp") + 1
     subprocess.run([*compile_it, "-classpath", compile_it[at]], check=True)
+    return classes
+
+
+@pytest.fixture(params=VERSIONS)
+def flink(request: pytest.FixtureRequest, classes: Path, tmp_path: Path) -> Iterator[RealFlink]:
+    flink = program(request.param)
     with reserved_port() as port, (tmp_path / "flink.log").open("wb") as log:
         # A killed Flink leaves its files behind, so they are where pytest deletes them.
         options = [*OPENED, f"-Djava.io.tmpdir={tmp_path}"]
-        run = flink.command("WatchedJob", str(port), str(tmp_path), options=options)
+        try:
+            run = flink.command("WatchedJob", str(port), str(tmp_path), options=options)
+        except ProgramMissing as why:
+            pytest.skip(str(why))
         run[run.index("-cp") + 1] += f":{classes}"
         process = subprocess.Popen(run, stdout=log, stderr=subprocess.STDOUT)
         try:
