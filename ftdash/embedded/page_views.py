@@ -28,7 +28,7 @@ from ftdash.embedded.supervisor import Service
 from ftdash.requests import services
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
-from pipelines.flows.page_view_feed import DATABASE, KAFKA, REDIS, is_configured
+from pipelines.flows.page_view_variables import DATABASE, KAFKA, REDIS, is_configured
 
 NAME = "page_views"
 INPUT = "page-views"

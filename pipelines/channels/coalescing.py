@@ -21,16 +21,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipelines.domain.elements import (
-    MAX_WATERMARK_MS,
-    MOST_ORIGINS,
-    Element,
-    Origins,
-    Part,
-    Records,
-    Watermark,
-)
+from pipelines.domain.elements import Element, Records, Watermark
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.domain.ids import ChannelId
+from pipelines.domain.origins import MOST_ORIGINS, Origins, Part
 
 MAX_COALESCED_BYTES = 1 << 20
 """The most bytes of batches handled as one: joining copies them, and large ones gain nothing."""

@@ -48,9 +48,10 @@ from pipelines.channels.wire import (
     origin_frame,
     origins_of,
 )
-from pipelines.domain.elements import Element, EndOfInput, Origins, Records
+from pipelines.domain.elements import Element, EndOfInput, Records
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected
 from pipelines.domain.ids import ChannelId
+from pipelines.domain.origins import Origins
 
 
 class GateDirectory(Protocol):

@@ -25,12 +25,12 @@ from pipelines.domain.elements import (
     CancelCheckpoint,
     EndOfInput,
     Mark,
-    Origins,
     Watermark,
     WatermarkStatus,
 )
 from pipelines.domain.errors import UNDECODABLE, ProtocolError, Rejected
 from pipelines.domain.ids import ChannelId, CheckpointId
+from pipelines.domain.origins import Origins
 
 HEADER = struct.Struct("<BxxxII")  # kind, channel number, length of the body
 BARRIER = struct.Struct("<qqqB")  # checkpoint, trigger, confirmed checkpoint, flags; then UTF-8

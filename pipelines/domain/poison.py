@@ -9,8 +9,8 @@ from enum import StrEnum
 
 import msgspec
 
-from pipelines.domain.elements import Origins, RecordOrigin
 from pipelines.domain.ids import Uid
+from pipelines.domain.origins import Origins, RecordOrigin
 
 MOST_RECORDS = 1_000
 """The most that a run may set aside: one message tells every slot of all of them."""

@@ -29,15 +29,7 @@ from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress
 from pipelines.connectors.kafka.producer import RecordForm
 from pipelines.connectors.redis.connection import RedisConnection, asking, client_of
 from pipelines.domain.errors import UNDECODABLE, Rejected, Retryable
-
-REDIS = "FTDASH_VIEWS_REDIS_URL"
-DATABASE = "FTDASH_VIEWS_DATABASE_URL"
-KAFKA = "FTDASH_VIEWS_KAFKA"
-KAFKA_SECURITY = "FTDASH_VIEWS_KAFKA_SECURITY"
-
-
-def is_configured(variable: str) -> bool:
-    return bool(os.environ.get(variable))
+from pipelines.flows.page_view_variables import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 
 
 def redis_url() -> str:

@@ -27,13 +27,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.domain.elements import (
-    MAX_WATERMARK_MS,
-    MIN_WATERMARK_MS,
-    Watermark,
-    WatermarkStatus,
-)
+from pipelines.domain.elements import Watermark, WatermarkStatus
 from pipelines.domain.errors import Rejected
+from pipelines.domain.event_time import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from pipelines.operators.columns import EVENT_TIME, Longs, field_of, longs
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.state.hashing import key_groups, key_hashes

@@ -17,16 +17,11 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from pipelines.domain.elements import (
-    MIN_WATERMARK_MS,
-    Firing,
-    Origins,
-    Part,
-    Watermark,
-    WatermarkStatus,
-)
+from pipelines.domain.elements import Watermark, WatermarkStatus
+from pipelines.domain.event_time import MIN_WATERMARK_MS
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.origins import Firing, Origins, Part
 from pipelines.operators.changelog import refuse_changelogs
 from pipelines.operators.columns import Longs
 from pipelines.operators.user_metrics import OperatorMetrics

@@ -23,9 +23,9 @@ Remembering a finding only saves the failures that would find the same records a
 import re
 from dataclasses import dataclass
 
-from pipelines.domain.elements import Firing, Origins, RecordOrigin
 from pipelines.domain.errors import check
 from pipelines.domain.ids import Uid
+from pipelines.domain.origins import Firing, Origins, RecordOrigin
 from pipelines.domain.poison import (
     ERROR_CHARS_MAX,
     TRACE_CHARS_MAX,

@@ -12,13 +12,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeAlias
 
-from pipelines.domain.elements import (
-    MAX_WATERMARK_MS,
-    MIN_WATERMARK_MS,
-    Watermark,
-    WatermarkStatus,
-)
+from pipelines.domain.elements import Watermark, WatermarkStatus
 from pipelines.domain.errors import check
+from pipelines.domain.event_time import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 
 EventTimeMark: TypeAlias = Watermark | WatermarkStatus
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 import numpy as np
 import pyarrow as pa
 
-from pipelines.domain.elements import Firing
+from pipelines.domain.origins import Firing
 from pipelines.state.backend import Rows
 from pipelines.state.entries import KeyedStateContext, distinct_rows, with_column
 

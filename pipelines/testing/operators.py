@@ -14,8 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.domain.elements import MIN_WATERMARK_MS, Watermark, WatermarkStatus
+from pipelines.domain.elements import Watermark, WatermarkStatus
 from pipelines.domain.errors import Rejected
+from pipelines.domain.event_time import MIN_WATERMARK_MS
 from pipelines.domain.events import MetricSample
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.key_groups import Redistribution, owner_of, range_of, taken_by

@@ -18,13 +18,13 @@ from pipelines.domain.elements import (
     CancelCheckpoint,
     Element,
     EndOfInput,
-    RecordOrigin,
     Records,
     Watermark,
     WatermarkStatus,
 )
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, Uid
+from pipelines.domain.origins import RecordOrigin
 from tests.certificates import Authority
 from tests.polling import wait_until
 from tests.unit.runtime.fakes import ManualClock

@@ -12,8 +12,6 @@ from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import GrowingSource
 from pipelines.domain.errors import Rejected
 from pipelines.flows.page_view_feed import (
-    KAFKA,
-    REDIS,
     VIEWS,
     KafkaViewLog,
     ViewLog,
@@ -22,6 +20,7 @@ from pipelines.flows.page_view_feed import (
     provide_topic,
     stream_of,
 )
+from pipelines.flows.page_view_variables import KAFKA, REDIS
 from tests.brokers.kafka_broker import KafkaBroker
 
 pytestmark = pytest.mark.slow

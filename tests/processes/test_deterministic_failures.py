@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.domain.elements import RecordOrigin
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RestorePointRefused
+from pipelines.domain.origins import RecordOrigin
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run

@@ -24,16 +24,13 @@ from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.events import MetricsSampled
 from pipelines.domain.status import JobStatus
 from pipelines.flows.page_view_feed import (
-    DATABASE,
-    KAFKA,
-    KAFKA_SECURITY,
-    REDIS,
     KafkaViewLog,
     RedisViewLog,
     page_views,
     provide_topic,
     stream_of,
 )
+from pipelines.flows.page_view_variables import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 from tests.brokers.kafka_broker import PASSWORD, USER, KafkaBroker
 from tests.brokers.onlooker import Onlooker
 from tests.brokers.readers import ConsoleConsumer, psql, redis_cli_or_skip, redis_hashes

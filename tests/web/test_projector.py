@@ -19,7 +19,6 @@ from ftdash.times import moment
 from pipelines.bus.journal import JournalWriter, read_journal
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import Cancel, RestorePipeline, StartPipeline
-from pipelines.domain.elements import RecordOrigin
 from pipelines.domain.events import (
     CheckpointDiscarded,
     CheckpointFailed,
@@ -41,6 +40,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.ledger import LedgerEntry
+from pipelines.domain.origins import RecordOrigin
 from pipelines.domain.poison import IsolatedRange
 from pipelines.domain.status import (
     CheckpointKind,

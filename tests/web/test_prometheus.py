@@ -21,7 +21,7 @@ from ftdash.jobs.models import Run
 from ftdash.metrics.models import Heartbeat
 from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from pipelines.domain.event_time import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from pipelines.domain.events import (
     CheckpointFailed,
     FailureOccurred,

@@ -16,7 +16,7 @@ from ftdash.requests.services import ask
 from ftdash.runs.queries import pipelines as queries
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import Cancel, ChangeSettings, RequestKind
-from pipelines.domain.elements import MAX_WATERMARK_MS
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.domain.events import (
     CheckpointDiscarded,
     CheckpointFailed,

@@ -12,7 +12,6 @@ from ftdash.jobs.models import PointInspection
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.projection.projector import Projector
 from ftdash.runs.queries.recovery_axis import error_type
-from pipelines.domain.elements import RecordOrigin
 from pipelines.domain.events import (
     DamageRemembered,
     FailureOccurred,
@@ -25,6 +24,7 @@ from pipelines.domain.events import (
     ZombieRefused,
 )
 from pipelines.domain.ids import Attempt, RunId, Uid
+from pipelines.domain.origins import RecordOrigin
 from pipelines.domain.status import DamageFinder, RecoveryPhase
 from tests.web.journals import Story, new_run, phase, published_again
 from tests.web.page_words import regions_in, text_of, words_in, words_of

@@ -21,7 +21,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.settings.parsing import DEFINITIONS
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
 from pipelines.domain.status import CheckpointKind
-from pipelines.flows.page_view_feed import REDIS
+from pipelines.flows.page_view_variables import REDIS
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.web.journals import Story, new_run
 from tests.web.lineages import gave

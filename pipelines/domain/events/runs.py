@@ -6,10 +6,10 @@ They include the outcomes of people's requests, and what an older attempt may no
 
 import msgspec
 
-from pipelines.domain.elements import RecordOrigin
 from pipelines.domain.errors import FailureKind
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.nodes import EdgeKind
+from pipelines.domain.origins import RecordOrigin
 from pipelines.domain.poison import IsolatedRange, PoisonRecord
 from pipelines.domain.status import (
     CheckpointKind,

@@ -16,10 +16,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from pipelines.domain.elements import MIN_WATERMARK_MS, Origins, Watermark, WatermarkStatus
+from pipelines.domain.elements import Watermark, WatermarkStatus
 from pipelines.domain.errors import Rejected
+from pipelines.domain.event_time import MIN_WATERMARK_MS
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import Redistribution
+from pipelines.domain.origins import Origins
 from pipelines.operators.asynchronous.request_loop import (
     AsyncCall,
     AsyncFunction,

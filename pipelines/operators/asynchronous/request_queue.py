@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipelines.domain.elements import MAX_WATERMARK_MS, Origins, Watermark, WatermarkStatus
+from pipelines.domain.elements import Watermark, WatermarkStatus
 from pipelines.domain.errors import check
+from pipelines.domain.event_time import MAX_WATERMARK_MS
+from pipelines.domain.origins import Origins
 
 TimeMark: TypeAlias = Watermark | WatermarkStatus
 

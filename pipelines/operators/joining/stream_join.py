@@ -22,8 +22,8 @@ from datetime import timedelta
 import numpy as np
 import pyarrow as pa
 
-from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.errors import Rejected
+from pipelines.domain.event_time import MIN_WATERMARK_MS
 from pipelines.operators.changelog import (
     DELETE,
     INSERT,

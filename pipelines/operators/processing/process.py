@@ -24,9 +24,9 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 
-from pipelines.domain.elements import Firing
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId
+from pipelines.domain.origins import Firing
 from pipelines.operators.columns import field_of, group
 from pipelines.operators.operator import Operator, OperatorContext, SideOutput
 from pipelines.operators.processing.row_context import ProcessContext, RowContext, RuntimeContext

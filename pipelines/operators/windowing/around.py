@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from pipelines.domain.elements import Firing
 from pipelines.domain.ids import CheckpointId
+from pipelines.domain.origins import Firing
 from pipelines.operators.operator import Operator, OperatorContext, SideOutput
 
 ONE_KEY = "__all"

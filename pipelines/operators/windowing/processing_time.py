@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from pipelines.domain.event_time import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import Redistribution
 from pipelines.operators.columns import EVENT_TIME, timestamps

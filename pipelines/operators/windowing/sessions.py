@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from pipelines.domain.event_time import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from pipelines.operators.aggregating.aggregates import Accumulator, Aggregate, Combine, Values
 from pipelines.operators.aggregating.aggregation import Aggregation, check_distinct, fold, reduce
 from pipelines.operators.columns import Groups, Longs, group, in_slices, longs

@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.operators.aggregating.aggregates import Aggregate, Values, count
 from pipelines.operators.columns import Longs, longs
 from pipelines.operators.operator import OperatorContext

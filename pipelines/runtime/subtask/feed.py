@@ -13,9 +13,10 @@ import pyarrow as pa
 from pipelines.channels.channel import ChannelStatistics
 from pipelines.connectors.source import Offsets
 from pipelines.domain.checkpoint_failures import ChannelAlignment, CheckpointFailureReason
-from pipelines.domain.elements import Barrier, Mark, Origins, Part
+from pipelines.domain.elements import Barrier, Mark
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId
+from pipelines.domain.origins import Origins, Part
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.acking import Ids
 from pipelines.protocol.watermarks import EventTimeMark

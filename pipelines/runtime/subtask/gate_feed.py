@@ -8,7 +8,6 @@ import pyarrow as pa
 from pipelines.channels.channel import ChannelStatistics, InputGate
 from pipelines.channels.coalescing import Coalescing, Run
 from pipelines.domain.elements import (
-    MIN_WATERMARK_MS,
     Barrier,
     CancelCheckpoint,
     EndOfInput,
@@ -17,6 +16,7 @@ from pipelines.domain.elements import (
     WatermarkStatus,
 )
 from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.event_time import MIN_WATERMARK_MS
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import ChannelId, CheckpointId
 from pipelines.domain.snapshots import Json

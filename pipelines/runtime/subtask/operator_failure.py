@@ -6,7 +6,6 @@ It is wrapped once, with the operator that raised it; the other operators of the
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelClosed
-from pipelines.domain.elements import Firing, Origins, RecordOrigin
 from pipelines.domain.errors import (
     CorruptSnapshot,
     DamagedFile,
@@ -17,6 +16,7 @@ from pipelines.domain.errors import (
     kind_of,
 )
 from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.origins import Firing, Origins, RecordOrigin
 from pipelines.domain.texts import masked
 from pipelines.protocol.repeated_failures import OperatorError
 

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pipelines.domain.elements import Part
+from pipelines.domain.origins import Part
 from pipelines.runtime.subtask.feed import Process
 
 LEAST_ROWS = 1_024

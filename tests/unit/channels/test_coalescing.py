@@ -11,20 +11,18 @@ from pipelines.channels.channel import InputGate
 from pipelines.channels.coalescing import Coalescing, InputOfChannel, Run
 from pipelines.channels.gate import Gate, Inlet
 from pipelines.domain.elements import (
-    MOST_ORIGINS,
     Barrier,
     CancelCheckpoint,
     Element,
     EndOfInput,
     Mark,
-    Origins,
-    RecordOrigin,
     Records,
     Watermark,
     WatermarkStatus,
 )
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import ChannelId, CheckpointId, Uid
+from pipelines.domain.origins import MOST_ORIGINS, Origins, RecordOrigin
 from tests.unit.runtime.fakes import EVENT_TIME, ManualClock
 
 A, B, C = ChannelId("a"), ChannelId("b"), ChannelId("c")

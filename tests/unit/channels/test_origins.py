@@ -5,9 +5,9 @@ import pytest
 
 from pipelines.channels.channel import NetworkLimits
 from pipelines.channels.wire import HEADER, Frame, Kind, origin_frame, origins_of
-from pipelines.domain.elements import Origins, RecordOrigin
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import Uid
+from pipelines.domain.origins import Origins, RecordOrigin
 
 LIMITS = NetworkLimits(max_origin_bytes=200)
 

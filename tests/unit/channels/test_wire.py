@@ -27,8 +27,6 @@ from pipelines.channels.wire import (
     mark_of,
 )
 from pipelines.domain.elements import (
-    MAX_WATERMARK_MS,
-    MIN_WATERMARK_MS,
     Barrier,
     CancelCheckpoint,
     EndOfInput,
@@ -36,6 +34,7 @@ from pipelines.domain.elements import (
     WatermarkStatus,
 )
 from pipelines.domain.errors import ProtocolError, Rejected
+from pipelines.domain.event_time import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from pipelines.domain.ids import ChannelId, CheckpointId
 
 LIMITS = NetworkLimits(

@@ -5,7 +5,6 @@ import errno
 import pytest
 
 from pipelines.connectors.contract import MalformedRecord
-from pipelines.domain.elements import Origins
 from pipelines.domain.errors import (
     BrokenCode,
     CorruptSnapshot,
@@ -21,6 +20,7 @@ from pipelines.domain.errors import (
     kind_of_text,
 )
 from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.origins import Origins
 from pipelines.runtime.subtask.operator_failure import OperatorFailed, failure_kind
 
 NOWHERE: Origins = ()

@@ -12,7 +12,7 @@ from ftdash.embedded.demo import DemoOptions, services_for
 from ftdash.embedded.installation import environment_of
 from ftdash.embedded.page_views import PageViews
 from ftdash.embedded.supervisor import Service
-from pipelines.flows.page_view_feed import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
+from pipelines.flows.page_view_variables import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 
 VARIABLES = (REDIS, DATABASE, KAFKA, KAFKA_SECURITY)
 

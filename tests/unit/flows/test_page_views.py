@@ -10,7 +10,8 @@ from pipelines.domain.guarantees import end_to_end
 from pipelines.domain.ids import Uid
 from pipelines.domain.settings import CheckpointingMode
 from pipelines.flows.finding import find_flow
-from pipelines.flows.page_view_feed import DATABASE, KAFKA, KAFKA_SECURITY, REDIS, VIEWS, page_views
+from pipelines.flows.page_view_feed import VIEWS, page_views
+from pipelines.flows.page_view_variables import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 from pipelines.flows.page_views import UNNAMED, with_app
 from pipelines.stream import Pipeline
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from pipelines.domain.elements import MIN_WATERMARK_MS
+from pipelines.domain.event_time import MIN_WATERMARK_MS
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.operators.operator import Operator, OperatorContext

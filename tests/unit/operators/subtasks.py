@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from pipelines.domain.elements import MIN_WATERMARK_MS
+from pipelines.domain.event_time import MIN_WATERMARK_MS
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import owner_of, range_of
 from pipelines.operators.operator import Operator, OperatorContext

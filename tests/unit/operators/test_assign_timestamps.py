@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.watermark_strategy import BoundedOutOfOrderness
-from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
+from pipelines.domain.elements import Watermark, WatermarkStatus
 from pipelines.domain.errors import Rejected
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.operators.event_time import AssignTimestamps
 from tests.unit.operators.harness import Host
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.in_process import BlackHole
-from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.errors import Rejected
+from pipelines.domain.event_time import MIN_WATERMARK_MS
 from pipelines.stream import AsyncFunction, Environment, Pipeline
 from pipelines.testing import OperatorHarness, OperatorSnapshot
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from pipelines.domain.elements import MAX_WATERMARK_MS
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.local import run_local
 from pipelines.operators.aggregating.aggregates import Aggregate, count, max, mean, min, sum
 from pipelines.operators.aggregating.aggregation import BATCHES_BETWEEN_PROBES

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.operators.joining import join_state
 from pipelines.operators.joining.stream_join import Interval, IntervalJoin, StreamJoin

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.operators.operator import SideOutput
 from pipelines.operators.processing import process as process_module
 from pipelines.operators.processing.process import (

@@ -5,8 +5,9 @@ import random
 import pyarrow as pa
 import pytest
 
-from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
+from pipelines.domain.elements import Watermark, WatermarkStatus
 from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.operators.asynchronous.request_queue import Answer, RequestQueue, Results, Work
 
 CAPACITY = 5

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.domain.elements import MAX_WATERMARK_MS
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.operators.joining.window_join import JoinKind, SessionJoin
 from pipelines.operators.windowing.windows import SessionWindows
 from pipelines.state.backend import BackendFactory

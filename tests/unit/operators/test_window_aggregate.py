@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.operators import columns
 from pipelines.operators.aggregating.aggregates import count, sum
 from pipelines.operators.windowing.window_aggregate import WindowAggregate

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.operators.aggregating.aggregates import count
 from pipelines.operators.aggregating.aggregates import max as largest_of
 from pipelines.operators.aggregating.aggregates import sum as total_of

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from pipelines.domain.elements import RecordOrigin
 from pipelines.domain.ids import Uid
+from pipelines.domain.origins import RecordOrigin
 from pipelines.domain.poison import ERROR_CHARS_MAX, TRACE_CHARS_MAX, Isolation
 from pipelines.protocol.repeated_failures import (
     PARTS,

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.domain.elements import Firing, RecordOrigin
 from pipelines.domain.ids import Uid
+from pipelines.domain.origins import Firing, RecordOrigin
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.protocol.repeated_failures import (
     HELD_MS,

@@ -4,12 +4,8 @@ import random
 
 import pytest
 
-from pipelines.domain.elements import (
-    MAX_WATERMARK_MS,
-    MIN_WATERMARK_MS,
-    Watermark,
-    WatermarkStatus,
-)
+from pipelines.domain.elements import Watermark, WatermarkStatus
+from pipelines.domain.event_time import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from pipelines.protocol.watermarks import EventTimeMark, WatermarkMerger
 
 IDLE, ACTIVE = WatermarkStatus(is_idle=True), WatermarkStatus(is_idle=False)

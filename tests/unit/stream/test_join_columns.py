@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.in_process import BlackHole
-from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.operators.columns import EVENT_TIME
 from pipelines.stream import Environment, Stream, session, tumbling
 from pipelines.testing import OperatorHarness

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.local import run_local
 from pipelines.operators.windowing.processing_time import ProcessingTimeWindows
 from pipelines.operators.windowing.windows import SessionWindows, Windows

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ftdash.deployment.units import ENVIRONMENT, Server, install
-from ftdash.embedded.management.commands.demo import DEFAULT_PORT
+from ftdash.embedded.installation import DEFAULT_PORT
 from pipelines.domain.errors import Rejected
 
 

@@ -14,8 +14,7 @@ from django.db import connections
 
 from ftdash.deployment import doctor
 from ftdash.deployment.starting import NAMES, obstacle
-from ftdash.embedded.installation import LOOPBACK
-from ftdash.embedded.management.commands.demo import DEFAULT_PORT
+from ftdash.embedded.installation import DEFAULT_PORT, LOOPBACK
 from ftdash.embedded.stack import control_plane
 from ftdash.settings import LOG_JSON_VARIABLE
 

@@ -16,13 +16,13 @@ from ftdash.embedded import demo, installation, page_views
 from ftdash.embedded.check import run_check
 from ftdash.embedded.checked import checked
 from ftdash.embedded.demo import Demonstration, DemoOptions, FlightDelays, run_demo
+from ftdash.embedded.installation import DEFAULT_PORT
 from ftdash.embedded.outcome import Console, end_when_asked
 from ftdash.embedded.page_views import VIEWS_PER_S, PageViews
 from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, new_mark
 from pipelines.domain.errors import Rejected
-from pipelines.flows.page_view_feed import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
+from pipelines.flows.page_view_variables import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 
-DEFAULT_PORT = 8000
 EVENT_HOURS_PER_S = 24.0
 VIEWS_PER_S_MAX = 5_000.0
 """At a higher rate the streams would not hold the views of the last minutes."""

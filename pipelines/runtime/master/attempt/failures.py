@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.elements import Firing
 from pipelines.domain.errors import (
     FailureKind,
     Rejected,
@@ -23,6 +22,7 @@ from pipelines.domain.errors import (
 )
 from pipelines.domain.events import FailureOccurred, SlotLost
 from pipelines.domain.ids import Attempt
+from pipelines.domain.origins import Firing
 from pipelines.domain.settings import RestartOptions, RestartStrategy, Settings
 from pipelines.domain.settings.failures import LIMIT_KEY, MIN_DURATION_KEY, MIN_TRIES_KEY
 from pipelines.domain.status import JobStatus

@@ -35,7 +35,7 @@ from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.slots.metrics_board import MetricsBoard
 
 if TYPE_CHECKING:
-    from pipelines.domain.elements import RecordOrigin
+    from pipelines.domain.origins import RecordOrigin
 
 
 MOST_APART = 1_024

@@ -17,20 +17,14 @@ from pipelines.connectors.files.quarantine import QUARANTINED, quarantine_of
 from pipelines.connectors.in_process import BlackHole
 from pipelines.connectors.sink import SinkContext
 from pipelines.connectors.source import Offsets
-from pipelines.domain.elements import (
-    MIN_WATERMARK_MS,
-    Barrier,
-    Mark,
-    Origins,
-    Part,
-    Watermark,
-    WatermarkStatus,
-)
+from pipelines.domain.elements import Barrier, Mark, Watermark, WatermarkStatus
 from pipelines.domain.errors import check
+from pipelines.domain.event_time import MIN_WATERMARK_MS
 from pipelines.domain.events import HotKeys, MetricSample
 from pipelines.domain.graph import JobGraph, NodeKind
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.ledger import counter_of_sink
+from pipelines.domain.origins import Origins, Part
 from pipelines.domain.poison import Isolation
 from pipelines.operators.operator import (
     AsyncOperator,

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.connectors.source import Offsets
-from pipelines.domain.elements import Origins, Part, RecordOrigin, gathered
 from pipelines.domain.errors import Retryable
 from pipelines.domain.graph import JobGraph, NodeKind
+from pipelines.domain.origins import Origins, Part, RecordOrigin, gathered
 from pipelines.operators.operator import (
     AsyncOperator,
     Collector,

@@ -11,11 +11,13 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pipelines.connectors.sink import PrepareRefused, SinkWriter, token_of
-from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier, Firing, Origins, WatermarkStatus
+from pipelines.domain.elements import Barrier, WatermarkStatus
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.domain.ledger import RECORDS_WRITTEN, OutputShare
+from pipelines.domain.origins import Firing, Origins
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.protocol.commit import CommitLog, CommitPermit, OutputLedger, Prepared
 from pipelines.runtime.subtask.chains.exchange import Exchange

@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.channels.channel import Output
-from pipelines.domain.elements import Barrier, Element, Origins, Records
+from pipelines.domain.elements import Barrier, Element, Records
 from pipelines.domain.errors import check
 from pipelines.domain.events import HotKeys
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.origins import Origins
 from pipelines.domain.texts import masked
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords, overtaken_on
 from pipelines.state.hashing import Hashes, key_groups, key_hashes

@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from pipelines.channels.channel import Output
 from pipelines.channels.credit import cost_of
-from pipelines.domain.elements import MIN_WATERMARK_MS, Barrier, Records, Watermark
+from pipelines.domain.elements import Barrier, Records, Watermark
 from pipelines.domain.errors import Rejected, check
+from pipelines.domain.event_time import MIN_WATERMARK_MS
 from pipelines.domain.graph import EdgeKind, Vertex, VertexInput
 from pipelines.domain.ids import ChannelEnds, ChannelId, channel_ends
 from pipelines.domain.key_groups import KeyGroupRange, range_of

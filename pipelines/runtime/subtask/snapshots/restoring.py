@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.errors import CorruptSnapshot, DamagedFile
+from pipelines.domain.event_time import MIN_WATERMARK_MS
 from pipelines.domain.events import RestoreProgress
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import RunId, Uid

@@ -26,7 +26,8 @@ from pipelines.connectors.source import (
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.clock import Clock
-from pipelines.domain.elements import MIN_WATERMARK_MS, Watermark
+from pipelines.domain.elements import Watermark
+from pipelines.domain.event_time import MIN_WATERMARK_MS
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark, WatermarkMerger

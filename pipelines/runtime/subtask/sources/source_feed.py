@@ -11,17 +11,11 @@ import pyarrow as pa
 from pipelines.channels.channel import ChannelStatistics
 from pipelines.connectors.source import KnowsPending, MalformedRecord, TellsTrouble
 from pipelines.domain.clock import Clock
-from pipelines.domain.elements import (
-    MAX_WATERMARK_MS,
-    Barrier,
-    EndOfInput,
-    Origins,
-    RecordOrigin,
-    Watermark,
-    WatermarkStatus,
-)
+from pipelines.domain.elements import Barrier, EndOfInput, Watermark, WatermarkStatus
 from pipelines.domain.errors import Retryable, check
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.domain.ids import CheckpointId
+from pipelines.domain.origins import Origins, RecordOrigin
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace

@@ -21,8 +21,8 @@ from pipelines.connectors.watermark_strategy import (
     WatermarkStrategy,
 )
 from pipelines.domain.clock import Clock
-from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from pipelines.domain.errors import check
+from pipelines.domain.event_time import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from pipelines.domain.snapshots import Json
 from pipelines.operators.columns import longs
 from pipelines.runtime.subtask.sources.found_splits import deal

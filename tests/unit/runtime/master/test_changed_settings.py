@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from pipelines.bus.journal import JournalWriter
-from pipelines.domain.elements import RecordOrigin
 from pipelines.domain.events import Event, RecordQuarantined
 from pipelines.domain.ids import RunId, Uid
+from pipelines.domain.origins import RecordOrigin
 from pipelines.domain.poison import PoisonPolicy
 from pipelines.domain.run import RunDirectory, SnapshotPlaces
 from pipelines.domain.settings.failures import PoisonOptions

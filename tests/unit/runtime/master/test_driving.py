@@ -19,7 +19,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec, SnapshotPlaces
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus, RequestOutcome
-from pipelines.flows.page_view_feed import REDIS
+from pipelines.flows.page_view_variables import REDIS
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.master import driving
 from pipelines.runtime.master.driving import drive

@@ -21,7 +21,6 @@ from pipelines.domain.commands import (
     TakeSavepoint,
     TriggerCheckpoint,
 )
-from pipelines.domain.elements import RecordOrigin
 from pipelines.domain.errors import LAST_EVENTS_MAX, InvariantViolated, Retryable
 from pipelines.domain.events import (
     CheckpointCompleted,
@@ -43,6 +42,7 @@ from pipelines.domain.events import (
     ZombieRefused,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
+from pipelines.domain.origins import RecordOrigin
 from pipelines.domain.settings import AS_SENT, AckingOptions, InputOptions
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome

@@ -4,14 +4,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.domain.elements import (
-    MAX_WATERMARK_MS,
-    Barrier,
-    Element,
-    Records,
-    Watermark,
-    WatermarkStatus,
-)
+from pipelines.domain.elements import Barrier, Element, Records, Watermark, WatermarkStatus
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import range_of

@@ -10,9 +10,10 @@ import pytest
 
 from pipelines.connectors import BlackHole
 from pipelines.connectors.contract import Sink
-from pipelines.domain.elements import Barrier, RecordOrigin, Records
+from pipelines.domain.elements import Barrier, Records
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
+from pipelines.domain.origins import RecordOrigin
 from pipelines.operators.operator import Operator
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace

@@ -9,7 +9,8 @@ import pytest
 
 from pipelines.connectors.split_progress import SplitPositions
 from pipelines.connectors.watermark_strategy import MAX_LEAP_MS
-from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
+from pipelines.domain.elements import Watermark, WatermarkStatus
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.domain.snapshots import Json
 from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.split_reading import MS_PER_HOUR

@@ -15,10 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.domain.elements import Barrier, RecordOrigin
+from pipelines.domain.elements import Barrier
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.domain.origins import RecordOrigin
 from pipelines.operators.rows import Row
 from pipelines.runtime.control import Failed
 from pipelines.runtime.master.attempt.failures import failure_of

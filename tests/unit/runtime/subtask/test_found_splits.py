@@ -11,8 +11,9 @@ from pipelines.connectors import split_progress
 from pipelines.connectors.contract import LoggedRecords
 from pipelines.connectors.positions import named_problems_of
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
-from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
+from pipelines.domain.elements import Watermark, WatermarkStatus
 from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.domain.ids import Uid
 from pipelines.domain.snapshots import Json
 from pipelines.runtime.control import MAX_FRAME_BYTES

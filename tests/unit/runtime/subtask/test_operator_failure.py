@@ -3,9 +3,9 @@
 import pytest
 
 from pipelines.channels.channel import ChannelClosed
-from pipelines.domain.elements import RecordOrigin
 from pipelines.domain.errors import CorruptSnapshot, OutputLost, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.origins import RecordOrigin
 from pipelines.runtime.subtask.operator_failure import (
     OperatorFailed,
     described,

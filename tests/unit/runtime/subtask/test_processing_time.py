@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier, EndOfInput, Records, Watermark
+from pipelines.domain.elements import Barrier, EndOfInput, Records, Watermark
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.domain.ids import CheckpointId
 from pipelines.operators.processing.process import Process
 from pipelines.operators.rows import Row

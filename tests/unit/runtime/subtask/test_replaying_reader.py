@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.files.quarantine import ReplayedQuarantine
-from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark
+from pipelines.domain.elements import Watermark
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.poison import REPLAYED_PREFIX, IsolatedRange, Isolation, PoisonRecord
 from pipelines.domain.snapshots import Json

@@ -8,7 +8,6 @@ import pytest
 from pipelines.connectors.split_progress import SplitPositions
 from pipelines.connectors.watermark_strategy import MAX_LEAP_MS
 from pipelines.domain.elements import (
-    MAX_WATERMARK_MS,
     Barrier,
     Element,
     EndOfInput,
@@ -17,6 +16,7 @@ from pipelines.domain.elements import (
     WatermarkStatus,
 )
 from pipelines.domain.errors import Retryable
+from pipelines.domain.event_time import MAX_WATERMARK_MS
 from pipelines.domain.ids import CheckpointId
 from pipelines.runtime.subtask.operator_failure import OperatorFailed, is_fatal
 from pipelines.stream import monotonous

@@ -6,8 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.domain.elements import Barrier, Part, RecordOrigin, Records, Watermark
+from pipelines.domain.elements import Barrier, Records, Watermark
 from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.origins import Part, RecordOrigin
 from pipelines.domain.settings import BarrierOptions
 from pipelines.runtime.subtask import work_pieces
 from pipelines.runtime.subtask.feed import Process
