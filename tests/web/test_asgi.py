@@ -27,7 +27,7 @@ print(json.dumps({
 
 
 def test_pages_are_preloaded_and_excluded_from_garbage_collection() -> None:
-    """Before that, Django starts without Arrow, which most processes of an installation need not."""
+    """Before that, Django starts without Arrow, which most processes do not need."""
     told = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120
     ).stdout
