@@ -81,8 +81,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def django_db_use_migrations() -> bool:
-    return False
+def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
+    """Makes empty tables without the migrations; `django_db_setup` fills them."""
+    connection.settings_dict["TEST"]["MIGRATE"] = False
 
 
 @pytest.fixture(scope="session")
