@@ -1,5 +1,6 @@
 """Installations of their own. Their commands are processes with the environment of one of them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 START = "import django; django.setup()\n"
+COMMANDS = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from ftdash.__main__ import main
+
+for words in json.loads(sys.argv[1]):
+    sys.argv, status = ["manage.py", *words], 0
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code
+    print(json.dumps([words, status, out.getvalue(), err.getvalue()]))
+"""
 
 
 @dataclass(frozen=True)
@@ -41,10 +56,19 @@ class Installation:
             check=False,
         )
 
-    def python(self, program: str) -> str:
-        ran = self.run("-c", START + program)
+    def python(self, program: str, *arguments: str) -> str:
+        ran = self.run("-c", START + program, *arguments)
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
+
+    def commands(self, *commands: tuple[str, ...]) -> list[subprocess.CompletedProcess[str]]:
+        """Runs commands of `manage.py` one after the other in one process.
+
+        Starting a process for each takes longer than what most of them do.
+        """
+        ran = self.run("-c", COMMANDS, json.dumps(commands))
+        assert ran.returncode == 0, ran.stderr
+        return [subprocess.CompletedProcess(*json.loads(line)) for line in ran.stdout.splitlines()]
 
     @contextmanager
     def running(self, program: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from shutil import copy, copytree
+from shutil import copy
 
 import pytest
 
@@ -22,7 +22,11 @@ call_command("migrate", verbosity=0)
 from tests.web.journals import new_run
 new_run()
 """
-FOLD = "from ftdash.projection.projector import Projector; Projector().run_once()"
+BACKUP = """
+import sys
+call_command("backup", sys.argv[1])
+"""
+WRITER_S = 120.0
 WRITE = """
 import sys
 from pathlib import Path
@@ -50,6 +54,7 @@ while not (home / "enough").exists():
     (home / "next-turn").rename(home / "turn")
 story.ended()
 projector.run_once()
+(home / "rows.json").write_text(json.dumps(all_rows()))
 """
 READ = """
 import json
@@ -74,26 +79,32 @@ def rows(model, *left_out):
     return sorted(json.dumps(each, cls=DjangoJSONEncoder) for each in model.objects.values(*names))
 
 
-connection.check_constraints()  # raises if a key leads nowhere
-call_command("audit_log", "verify")  # ends with status 1 if it does not fit
-folded = [
-    each
-    for label in ("jobs", "checkpoints", "metrics")
-    for each in apps.get_app_config(label).get_models()
-    if each.__name__ not in NOT_FOLDED
-]
-found = {each.__name__: rows(each) for each in folded}
-found["Run"] = rows(Run, "version", "observed_at")
-found["Request"] = rows(Request)
-found["AdminAction"] = rows(AdminAction)
-print(json.dumps(found))
-"""
-
-
-def read(installation: Installation) -> dict[str, list[str]]:
-    """Returns the rows of each table. Checks that foreign keys and the audit log are whole."""
-    found: dict[str, list[str]] = json.loads(installation.python(READ).splitlines()[-1])
+def all_rows():
+    # Returns the rows of each table. Checks that foreign keys and the audit log are whole.
+    connection.check_constraints()  # raises if a key leads nowhere
+    call_command("audit_log", "verify")  # ends with status 1 if it does not fit
+    folded = [
+        each
+        for label in ("jobs", "checkpoints", "metrics")
+        for each in apps.get_app_config(label).get_models()
+        if each.__name__ not in NOT_FOLDED
+    ]
+    found = {each.__name__: rows(each) for each in folded}
+    found["Run"] = rows(Run, "version", "observed_at")
+    found["Request"] = rows(Request)
+    found["AdminAction"] = rows(AdminAction)
     return found
+"""
+CATCH_UP = """
+import sys
+from shutil import copytree
+from ftdash.projection.projector import Projector
+
+first = all_rows()
+copytree(sys.argv[1], sys.argv[2], dirs_exist_ok=True)
+Projector().run_once()
+print(json.dumps([first, all_rows()]))
+"""
 
 
 @pytest.mark.slow
@@ -103,26 +114,24 @@ def test_a_backup_during_writes_is_whole_and_catches_up_from_the_journals(
     old, file = installations("old"), tmp_path / "backup.tar.gz"
     if old.database is None:
         new_home(old.home)
-    old.python(PREPARE)
 
-    with old.running(WRITE, str(old.home)) as writer:
-        wait_until(lambda: turn_of(old) > 2)
+    with old.running(PREPARE + READ + WRITE, str(old.home)) as writer:
+        wait_until(lambda: turn_of(old) > 2 or writer.poll() is not None, within_s=WRITER_S)
         before = turn_of(old)
         taken = old.run("manage.py", "backup", str(file))
         after = turn_of(old)
         assert taken.returncode == 0, taken.stderr
         (old.home / "enough").touch()
-        assert writer.wait(60) == 0
+        assert writer.wait(WRITER_S) == 0
     new = installations("new")
     restored = new.run("manage.py", "restore", str(file))
     assert restored.returncode == 0, restored.stderr
 
-    first = read(new)
+    journals = (str(each.home / "jobs") for each in (old, new))
+    first, copied = json.loads(new.python(READ + CATCH_UP, *journals).splitlines()[-1])
+    source = json.loads((old.home / "rows.json").read_text())
     newest = len(first["Request"])
     assert before < newest < after, "the backup was not taken while rows were written"
-    copytree(old.home / "jobs", new.home / "jobs", dirs_exist_ok=True)
-    new.python(FOLD)
-    source, copied = read(old), read(new)
     for name in ("Request", "AdminAction"):
         assert set(copied.pop(name)) < set(source.pop(name))
     assert copied == source
@@ -131,10 +140,9 @@ def test_a_backup_during_writes_is_whole_and_catches_up_from_the_journals(
     for name in ("secret_key", "installation_id"):
         assert (new.home / name).read_text() == (old.home / name).read_text()
         assert (new.home / name).stat().st_mode & 0o777 == 0o600
-    examined = json.loads(new.run("manage.py", "doctor", "--json").stdout)
-    verdicts = {each["part"]: each["verdict"] for each in examined}
+    doctor, again = new.commands(("doctor", "--json"), ("restore", str(file)))
+    verdicts = {each["part"]: each["verdict"] for each in json.loads(doctor.stdout)}
     assert {verdicts[part] for part in ("database", "migrations", "clock")} == {"well"}
-    again = new.run("manage.py", "restore", str(file))
     assert again.returncode == 2
     assert "There is an installation in" in again.stderr
 
@@ -150,17 +158,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("backups")
     installation = Installation(new_home(directory / "old"))
     file = directory / "backup.tar.gz"
-    installation.python(PREPARE)
-    ran = installation.run("manage.py", "backup", str(file))
-    assert ran.returncode == 0, ran.stderr
-    assert "keep it private" in ran.stdout
+    assert "keep it private" in installation.python(PREPARE + BACKUP, str(file))
     return file
-
-
-@pytest.fixture
-def backup(made: Path, tmp_path: Path) -> Path:
-    """Returns a copy that a test may damage."""
-    return Path(copy(made, tmp_path))
 
 
 @pytest.mark.slow
@@ -186,15 +185,14 @@ def test_without_an_installation_there_is_nothing_to_back_up(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["backup", "restore"])
-def test_an_unreachable_database_is_named_with_its_cure(tmp_path: Path, command: str) -> None:
+def test_an_unreachable_database_is_named_with_its_cure(tmp_path: Path) -> None:
     away = Installation(tmp_path / "home", f"postgresql://x@127.0.0.1:{free_port()}/x")
+    file = str(tmp_path / "file")
 
-    ran = away.run("manage.py", command, str(tmp_path / "file"))
-
-    assert (ran.returncode, len(ran.stderr.splitlines())) == (2, 1)
-    assert "It does not answer" in ran.stderr
-    assert "correct FTDASH_DATABASE_URL" in ran.stderr
+    for ran in away.commands(("backup", file), ("restore", file)):
+        assert (ran.returncode, len(ran.stderr.splitlines())) == (2, 1), ran.args
+        assert "It does not answer" in ran.stderr
+        assert "correct FTDASH_DATABASE_URL" in ran.stderr
 
 
 def altered(file: Path, name: str, change: Callable[[bytes], bytes]) -> None:
@@ -232,30 +230,33 @@ def with_a_path_upwards(file: Path) -> None:
     altered(file, "manifest.json", lambda text: text.replace(b'"secret_key"', b'"../secret_key"'))
 
 
+UNFIT: dict[Callable[[Path], None], str] = {
+    damaged: "is damaged: the file database",
+    cut: "is no backup of ftdash, or is damaged",
+    no_archive: "is no backup of ftdash, or is damaged",
+    of_a_newer_version: "newer version of ftdash",
+    of_another_database: "holds a postgresql database",
+    with_a_path_upwards: "files that no backup has",
+    Path.unlink: "There is no file",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("spoil", "sentence"),
-    [
-        (damaged, "is damaged: the file database"),
-        (cut, "is no backup of ftdash, or is damaged"),
-        (no_archive, "is no backup of ftdash, or is damaged"),
-        (of_a_newer_version, "newer version of ftdash"),
-        (of_another_database, "holds a postgresql database"),
-        (with_a_path_upwards, "files that no backup has"),
-        (Path.unlink, "There is no file"),
-    ],
-)
 def test_an_unfit_backup_is_refused_in_a_sentence_and_changes_nothing(
-    backup: Path, tmp_path: Path, spoil: Callable[[Path], None], sentence: str
+    made: Path, tmp_path: Path
 ) -> None:
-    spoil(backup)
+    """A refusal that did change something would be named by the next one."""
+    files = [Path(copy(made, tmp_path / f"{spoil.__name__}.tar.gz")) for spoil in UNFIT]
+    for spoil, file in zip(UNFIT, files, strict=True):
+        spoil(file)
     new = Installation(tmp_path / "new")
 
-    ran = new.run("manage.py", "restore", str(backup))
+    refused = new.commands(*(("restore", str(file)) for file in files))
 
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert sentence in ran.stderr
-    assert len(ran.stderr.splitlines()) == 1
+    for ran, sentence in zip(refused, UNFIT.values(), strict=True):
+        assert (ran.returncode, ran.stdout) == (2, ""), ran.args
+        assert sentence in ran.stderr, ran.args
+        assert len(ran.stderr.splitlines()) == 1
     assert read_tables(new.home) == []
 
 
