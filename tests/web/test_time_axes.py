@@ -1,10 +1,11 @@
 """The time axes of charts as viewers in several zones read them, also when clocks change."""
 
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from ftdash.django_hooks import PLOTLY, wheel_folder
 from tests.web.browser_site import CHROMIUM, PATIENCE_MS, ROOT, Site, complaints_of, sign_in
@@ -92,23 +93,35 @@ def test_axes_show_the_viewers_zone_and_the_hover_text_adds_utc(
     context.close()
 
 
-@pytest.mark.parametrize(("zone", "instants", "read", "offsets"), CLOCKS_CHANGE)
-def test_an_hour_keeps_its_length_on_the_axis_across_a_clock_change(
-    browser: Browser, zone: str, instants: tuple[str, str], read: str, offsets: str
-) -> None:
-    page = browser.new_page(timezone_id=zone)
+@pytest.fixture(scope="module")
+def page_in(browser: Browser) -> Iterator[Callable[[str], Page]]:
+    """Returns a function that moves the viewer to a zone; loading Plotly takes seconds."""
+    page = browser.new_page()
     page.set_content("<div></div>")
     page.add_script_tag(path=wheel_folder() / PLOTLY)
-    page.add_script_tag(path=ROOT / "static" / "js" / "time_axes.js")
+    developer = page.context.new_cdp_session(page)
+
+    def moved(zone: str) -> Page:
+        developer.send("Emulation.setTimezoneOverride", {"timezoneId": zone})
+        page.add_script_tag(path=ROOT / "static" / "js" / "time_axes.js")
+        return page
+
+    yield moved
+    page.close()
+
+
+@pytest.mark.parametrize(("zone", "instants", "read", "offsets"), CLOCKS_CHANGE)
+def test_an_hour_keeps_its_length_on_the_axis_across_a_clock_change(
+    page_in: Callable[[str], Page], zone: str, instants: tuple[str, str], read: str, offsets: str
+) -> None:
     begin, end = (datetime.fromisoformat(each).replace(tzinfo=UTC) for each in instants)
 
-    axis = page.evaluate(DRAWN, [begin.timestamp() * 1000, end.timestamp() * 1000])
+    axis = page_in(zone).evaluate(DRAWN, [begin.timestamp() * 1000, end.timestamp() * 1000])
 
     assert axis["drawn"] == [f"{begin:%FT%T}.000Z", None, f"{end:%FT%T}.000Z"]
     assert clocks(axis) == read.split()
     assert axis["title"]["text"] == f"time, {zone}, {offsets}"
     assert [each[11:16] for each in axis["local"] if each] == [clocks(axis)[0], clocks(axis)[-1]]
-    page.close()
 
 
 def clocks(axis: dict[str, Any]) -> list[str]:
