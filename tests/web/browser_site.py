@@ -3,10 +3,11 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tenacity import retry, stop_after_delay, wait_fixed
 
 from ftdash.embedded.installation import LOOPBACK
 from tests.new_home import new_home
+from tests.polling import wait_until
 from tests.reserved_ports import reserved_port
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +46,7 @@ class Site:
     def environment(self) -> dict[str, str]:
         return {
             **os.environ,
-            "DJANGO_SETTINGS_MODULE": "ftdash.settings",
+            "DJANGO_SETTINGS_MODULE": "tests.web.quick_hashes",
             "FTDASH_HOME": str(self.home),
             "FTDASH_WATCH_ROOTS": str(self.home / "watched"),
             "FTDASH_REDIS_URL": f"redis://{LOOPBACK}:{self.nowhere}/0",
@@ -57,6 +59,13 @@ class Site:
     def start_web(self) -> None:
         command = ["uvicorn", "ftdash.asgi:application", "--port", str(self.port)]
         self.web = self.start([*command, "--log-level", "warning"])
+        wait_until(self.is_up, within_s=START_PATIENCE_S)
+
+    def is_up(self) -> bool:
+        """Costs less than to have a browser try, which shows a page about each failure."""
+        with suppress(ConnectionRefusedError), socket.create_connection((LOOPBACK, self.port)):
+            return True
+        return False
 
     def stop_web(self) -> None:
         if self.web is not None:

@@ -143,7 +143,9 @@ FITS = f"""() => !({SIDEWAYS}) && [...document.querySelectorAll(".plot svg.main-
 @pytest.fixture(scope="module")
 def signed_in(dashboard: Site, browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(base_url=dashboard.address)
-    sign_in(context.new_page(), dashboard)
+    page = context.new_page()
+    sign_in(page, dashboard)
+    page.close()  # an open one would fetch and draw each change while the tests run
     yield context
     context.close()
 
