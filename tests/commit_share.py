@@ -7,6 +7,7 @@ import hashlib
 import os
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ def share_of(items: Sequence[T], share: int, commit: str | None = None) -> list[
     return list(items[begin::share])
 
 
+@cache
 def newest_commit() -> str:
     """Returns the id of the newest commit, or nothing if this is no checkout."""
     asked = ["git", "rev-parse", "HEAD"]

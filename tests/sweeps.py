@@ -2,7 +2,7 @@
 
 The newest commit chooses the part: one commit after another covers the whole sweep. Every part has
 each backend, store, target, damage and fault at least once. A sweep runs whole if you name it, its
-file or a directory above it: `python -m pytest tests` runs them all.
+file or a directory above it, and with FTDASH_WHOLE_LISTS=1.
 """
 
 from collections import defaultdict

@@ -39,8 +39,9 @@ def test_a_commit_takes_its_part_of_a_sweep_and_many_commits_take_all_of_it() ->
     [(pytest.Config.ArgsSource.TESTPATHS, False), (pytest.Config.ArgsSource.ARGS, True)],
 )
 def test_a_run_of_all_tests_takes_parts_and_a_named_sweep_runs_whole(
-    source: pytest.Config.ArgsSource, is_whole: bool
+    source: pytest.Config.ArgsSource, is_whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("FTDASH_WHOLE_LISTS", raising=False)
     sweep, share = next(iter(SHARES.items()))
     deselected: list[object] = []
     hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
