@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 STEP_S = 60.0
-SET_BY_THIS_DRIVER = {"DJANGO_SETTINGS_MODULE"}
-"""Its slots inherit the variable, which modules of the tests set when they are imported."""
+SET_BY_THIS_DRIVER = {"CELERY_SKIP_CHECKS", "DJANGO_SETTINGS_MODULE"}
+"""Its slots inherit these variables: modules that this driver imports set them, and that of Spark
+imports none of those."""
 
 
 def test_code_in_a_driver_and_in_its_slots_reads_allowed_variables_only(
