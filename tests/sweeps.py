@@ -1,7 +1,7 @@
 """Sweeps over seeds and parameters, of which a run of all tests takes a part.
 
 The newest commit chooses the part: one commit after another covers the whole sweep. Every part has
-each backend, store, target, damage and fault at least once. A sweep runs whole if you name it, its
+each backend, store, target and damage at least once. A sweep runs whole if you name it, its
 file or a directory above it, and with FTDASH_WHOLE_LISTS=1.
 """
 
@@ -36,6 +36,26 @@ SHARES = {
     "tests/contracts/test_state_model.py::test_values_may_be_null_or_of_any_length": 2,
     "tests/contracts/test_storage_errors.py::"
     "test_no_object_store_fault_at_any_request_is_mistaken_for_an_answer": 5,
+    "tests/integration/test_structured_queries.py::"
+    "test_a_fork_equals_a_query_that_never_took_the_wrong_turn": 3,
+    "tests/integration/test_structured_queries.py::"
+    "test_a_fork_of_a_query_that_reads_kafka_equals_one_that_never_took_the_wrong_turn": 2,
+    "tests/processes/test_replaced_drivers.py::"
+    "test_a_stopped_driver_is_replaced_and_changes_nothing_when_it_continues": 2,
+    "tests/processes/test_zombies.py::"
+    "test_a_stopped_and_replaced_slot_is_refused_when_it_continues": 2,
+    "tests/unit/nexmark/test_answers.py::"
+    "test_a_query_gives_the_same_result_as_duckdb_for_a_million_events": 4,
+    "tests/unit/operators/test_changelog_aggregate.py::"
+    "test_results_cover_exactly_the_remaining_rows": 3,
+    "tests/unit/operators/test_combining.py::"
+    "test_combining_changes_neither_the_results_nor_the_late_rows": 3,
+    "tests/unit/operators/test_count_windows.py::"
+    "test_count_windows_match_a_list_of_each_keys_rows_across_restores": 5,
+    "tests/unit/operators/test_triggers.py::"
+    "test_windows_fire_by_trigger_and_at_their_end_across_restores": 5,
+    "tests/unit/operators/test_windowed_distinct.py::"
+    "test_each_window_counts_its_distinct_values_across_restores": 5,
 }
 """The run takes one of so many, in the order of the parameters. A number that shares no factor with
 the length of an inner list of parameters takes each of that list's items."""
