@@ -768,6 +768,7 @@ def page(dashboard: Site, browser: Browser, signed_in: StorageState) -> Iterator
     page = browser.new_page(storage_state=signed_in)
     open_pipeline(page, dashboard)
     yield page
+    page.unroute_all(behavior="ignoreErrors")  # one may be under way, and would fail the next test
     page.close()
 
 
