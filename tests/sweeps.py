@@ -1,7 +1,7 @@
-"""Sweeps over seeds and parameters, of which a run of all tests takes a part.
+"""Sweeps over seeds and parameters: a run of all tests takes a part of each.
 
-The newest commit chooses the part: one commit after another covers the whole sweep. Every part has
-each backend, store, target and damage at least once. A sweep runs whole if you name it, its
+The newest commit chooses the part, and one commit after another covers the whole sweep. Every part
+has each backend, store, target and damage at least once. A sweep runs whole if you name it, its
 file or a directory above it, and with FTDASH_WHOLE_LISTS=1.
 """
 

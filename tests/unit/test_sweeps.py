@@ -1,4 +1,4 @@
-"""The sweeps of which a commit takes a part: together, the parts of many commits are the whole."""
+"""A commit takes a part of each sweep, and the parts of many commits are the whole sweep."""
 
 import ast
 from pathlib import Path
