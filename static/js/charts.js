@@ -1,9 +1,9 @@
 // Draws the figures of a page with Plotly, and redraws them only when their values or the theme change.
 //
 // Values come as JSON next to each chart; "@name" in them is a colour of the style sheet. A chart
-// under the pointer is not redrawn until the pointer has left it, and one that is far out of sight not
-// until it comes near: drawing takes most of the time that a live page needs. All time axes of a page
-// show one range. When the width of the window changes, all charts are redrawn, because Plotly's own
+// under the pointer is not redrawn until the pointer has left it, and one that is far out of sight is
+// not drawn until it comes near, or is printed: drawing takes most of the time that a page needs. All
+// time axes of a page show one range. When the width of the window changes, all charts are redrawn, because Plotly's own
 // resizing forgets how high they are.
 "use strict";
 
@@ -11,6 +11,7 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const config = { displayModeBar: false, displaylogo: false, doubleClick: false };
   const drawn = new WeakMap(); // chart -> the values it shows
+  const reserved = new WeakMap(); // chart that is not drawn yet -> the values whose height it has
   const near = new WeakSet(); // charts in sight, or less than half a window away
   const family = getComputedStyle(document.body).fontFamily;
   const colors = new Map(); // name -> value in the current colour scheme
@@ -19,11 +20,15 @@
   let [width, pulled] = [innerWidth, 0];
   let zoomedOut = 1; // a new number, or 0, makes Plotly forget the zoom
 
-  function draw(chart) {
+  function draw(chart, { evenFar = false } = {}) {
     const values = document.getElementById(chart.dataset.values);
     const plot = chart.querySelector(".plot");
     const text = values ? values.textContent : "null";
-    if (drawn.get(chart) === text || (drawn.has(chart) && !near.has(chart))) return;
+    if (drawn.get(chart) === text) return;
+    if (!near.has(chart) && !evenFar) {
+      if (!plot.on) reserve(chart, plot, text);
+      return;
+    }
     if (chart.matches(":hover") && drawn.has(chart)) {
       chart.classList.add("is-held");
       return;
@@ -34,6 +39,15 @@
     plot.hidden = figure === null;
     if (figure === null) Plotly.purge(plot);
     else show(plot, timeAxes.readable(figure));
+  }
+
+  // Nothing moves when the chart is drawn later.
+  function reserve(chart, plot, text) {
+    if (reserved.get(chart) === text) return;
+    reserved.set(chart, text);
+    const figure = JSON.parse(text);
+    plot.hidden = figure === null;
+    if (figure) plot.style.minHeight = `${heightOf(plot, figure)}px`;
   }
 
   // --- one range for all time axes, chosen or zoomed to; the address keeps it, so a link shows it too
@@ -146,18 +160,19 @@
     return { ...layout, ...Object.fromEntries(axes.map(([name, axis]) => [name, { ...axis, uirevision: zoomedOut }])) };
   }
 
-  function onTime(data, layout) {
+  function onTime(plot, data, layout) {
     if (layout.xaxis?.type !== "date") return layout;
     const range = chosenRange();
     const chosen = range ? { range: range.map(timeAxes.utc), autorange: false } : {};
-    const xaxis = { ...layout.xaxis, ...chosen, uirevision: `${zoomedOut} ${location.search}` };
+    const xaxis = { ...timeAxes.withTicks(layout.xaxis, plot), ...chosen, uirevision: `${zoomedOut} ${location.search}` };
     return { ...withMarks(data, layout, range), xaxis };
   }
 
   async function show(plot, { data, layout: sent }) {
     const isNew = !plot.on;
-    const layout = onTime(data, withZoom(sent));
-    const height = layout.height + heightOfLegend(plot, data, layout);
+    const layout = onTime(plot, data, withZoom(sent));
+    const height = heightOf(plot, { data, layout });
+    plot.style.minHeight = "";
     const width = plot.clientWidth || undefined; // set again: a redrawn chart keeps its old width
     await Plotly.react(plot, data, { ...layout, width, height, uirevision: "kept", font: { ...layout.font, family } }, config);
     timeAxes.fit(plot);
@@ -170,10 +185,14 @@
     });
   }
 
+  function heightOf(plot, { data, layout }) {
+    return layout.height + heightOfLegend(plot, data, layout);
+  }
+
   // On a phone the legend has several rows, which would leave little room for the drawing.
   function heightOfLegend(plot, data, { legend, showlegend }) {
     const named = data.filter((trace) => trace.name && trace.showlegend !== false).length;
-    if (plot.clientWidth >= NARROW_PX || named < 2 || showlegend === false) return 0;
+    if (named < 2 || showlegend === false || plot.clientWidth >= NARROW_PX) return 0;
     const inRow = legend?.entrywidth ? Math.max(1, Math.floor(plot.clientWidth / (legend.entrywidth + SIGN_PX))) : 1;
     return (Math.ceil(named / inRow) - 1) * ROW_PX;
   }
@@ -215,6 +234,9 @@
   }
   document.body.addEventListener("htmx:afterRequest", drawAll);
   document.addEventListener("visibilitychange", drawAll);
+  window.addEventListener("beforeprint", () => {
+    for (const chart of document.querySelectorAll(".chart")) draw(chart, { evenFar: true });
+  });
   dark.addEventListener("change", () => {
     colors.clear();
     drawAnew();

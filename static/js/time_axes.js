@@ -40,12 +40,21 @@ window.timeAxes = (() => {
     const room = Math.min(TICKS_MAX, plot.clientWidth / TICK_PX);
     const step = STEPS.find((each) => (to - from) / each <= room) ?? STEPS.at(-1);
     const at = ticks(from, to, step);
-    Plotly.relayout(plot, {
-      "xaxis.tickmode": "array",
-      "xaxis.tickvals": at.map(utc),
-      "xaxis.ticktext": labels(at, step),
-      "xaxis.title.text": title(from, to),
-    });
+    const [vals, text, named] = [at.map(utc), labels(at, step), title(from, to)];
+    if (same([axis.tickvals, axis.ticktext, axis.title?.text], [vals, text, named])) return;
+    Plotly.relayout(plot, { "xaxis.tickmode": "array", "xaxis.tickvals": vals, "xaxis.ticktext": text, "xaxis.title.text": named });
+  }
+
+  // Returns the axis with the ticks that the chart has now: often they fit new values too, and the
+  // chart is drawn once.
+  function withTicks(axis, plot) {
+    const now = plot.layout?.xaxis;
+    if (!now?.tickvals) return axis;
+    return { ...axis, tickmode: "array", tickvals: now.tickvals, ticktext: now.ticktext, title: { ...axis.title, text: now.title.text } };
+  }
+
+  function same(one, other) {
+    return JSON.stringify(one) === JSON.stringify(other);
   }
 
   // Returns when the viewer's clock shows a multiple of `step`, even on a day of 23 or 25 hours.
@@ -98,5 +107,5 @@ window.timeAxes = (() => {
     return -new Date(at).getTimezoneOffset() * MINUTE;
   }
 
-  return { readable, fit, utc, instant };
+  return { readable, fit, withTicks, utc, instant };
 })();

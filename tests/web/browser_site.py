@@ -26,6 +26,9 @@ PATIENCE_MS = 100_000
 START_PATIENCE_S = 120
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
+ALL_DRAWN = """() => [...document.querySelectorAll(".plot:not([hidden])")].every(
+  (plot) => plot.querySelector("svg.main-svg"))"""
+
 expect.set_options(timeout=PATIENCE_MS)
 
 
@@ -131,6 +134,12 @@ def open_pipeline(page: Page, site: Site) -> None:
 def wait_until_live(page: Page) -> None:
     """Waits until the page's scripts have loaded and run."""
     expect(page.locator("#freshness")).to_have_attribute("data-tone", "fresh")
+
+
+def draw_all(page: Page) -> None:
+    """Draws the charts that are out of sight, too; a page draws them when they come near."""
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_function(ALL_DRAWN, timeout=PATIENCE_MS)
 
 
 def go_when_up(page: Page, address: str) -> None:

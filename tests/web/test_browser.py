@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from playwright.sync_api import (
     Browser,
+    BrowserContext,
     Page,
     Request,
     Response,
@@ -23,6 +24,7 @@ from tests.web.browser_site import (
     PATIENCE_MS,
     PIPELINE,
     Site,
+    draw_all,
     open_pipeline,
     sign_in,
     wait_until_live,
@@ -44,7 +46,7 @@ TIMES = """() => [...document.querySelectorAll(".js-plotly-plot")]
   .map((plot) => plot.layout.xaxis.range.map((at) => Math.round(timeAxes.instant(at))))"""
 CHARTS_WITH_TIME = 3
 ALL_IN_SIGHT = ViewportSize(width=1440, height=6_000)
-"""A chart that is far out of sight is drawn again only when it comes near."""
+"""A chart that is far out of sight is drawn, or drawn again, only when it comes near."""
 
 TWO_FRAMES = """() => new Promise((done) =>
   requestAnimationFrame(() => requestAnimationFrame(done)))"""
@@ -568,6 +570,7 @@ def test_metrics_of_functions_are_drawn_and_their_tables_update(page: Page) -> N
     counted = table.locator("tr", has_text="delayed_flights").first.locator("td").nth(2)
 
     expect(page.locator("#sentence-user-metrics")).to_contain_text("How 2 metrics changed")
+    page.locator("#chart-user-metrics").scroll_into_view_if_needed()
     expect(page.locator("#chart-user-metrics .plot svg.main-svg").first).to_be_visible()
     expect(page.locator("#chart-user-metrics")).to_contain_text("hourly-delay: delay_minutes")
     before = counted.inner_text()
@@ -635,6 +638,7 @@ def test_shortcut_keys_work_are_listed_and_can_be_switched_off(page: Page) -> No
 
 def test_all_charts_share_one_time_range_across_refreshes_and_in_the_address(page: Page) -> None:
     page.set_viewport_size(ALL_IN_SIGHT)
+    draw_all(page)
     page.select_option("#time-range", "300")
     page.wait_for_function(f"() => ({TIMES})().every(([from, to]) => to - from === 300_000)")
     ended = page.evaluate(TIMES)[0][1]
@@ -664,6 +668,7 @@ def test_a_chart_without_a_time_axis_stays_zoomed_until_a_double_click(
     page: Page,
 ) -> None:
     page.set_viewport_size(ALL_IN_SIGHT)
+    draw_all(page)
     is_whole = "() => document.querySelector('#chart-alignment .plot').layout.xaxis.autorange"
     shown = is_whole.replace("autorange", "range")
     assert page.evaluate(is_whole)
@@ -683,6 +688,7 @@ def test_a_chart_without_a_time_axis_stays_zoomed_until_a_double_click(
 def test_a_copied_link_shows_a_colleague_the_same_time(page: Page, dashboard: Site) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=dashboard.address)
     page.set_viewport_size(ALL_IN_SIGHT)
+    draw_all(page)
     page.select_option("#time-range", "300")
 
     page.click("#copy-moment")
@@ -697,9 +703,27 @@ def test_a_copied_link_shows_a_colleague_the_same_time(page: Page, dashboard: Si
     expect(page.locator("#time-range")).to_have_value("chosen")
 
 
+def test_a_chart_is_first_drawn_when_it_comes_near_and_then_moves_nothing(page: Page) -> None:
+    page.set_viewport_size(ViewportSize(width=1440, height=300))
+    page.reload()
+    wait_until_live(page)
+    charts = page.locator(".chart")
+    last = charts.last.locator(".plot")
+    page.evaluate(TWO_FRAMES)  # by then the page knows which charts are near
+    height = page.evaluate("document.documentElement.scrollHeight")
+    assert charts.count() > 1
+    assert last.locator("svg").count() == 0
+
+    last.scroll_into_view_if_needed()
+
+    expect(last.locator("svg.main-svg").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollHeight") == height
+
+
 def test_a_chart_out_of_sight_is_redrawn_only_when_it_comes_near(page: Page) -> None:
     chart = page.locator("#chart-throughput")
     plot = chart.locator(".plot").element_handle()
+    draw_all(page)
     page.locator("main").evaluate("(main) => { main.style.paddingTop = '3000px'; }")
     page.evaluate(TWO_FRAMES)  # by then the page knows which charts are near
     drawn = plot.evaluate("(plot) => { plot.before = plot.data; return plot.data.length; }")
@@ -763,12 +787,20 @@ def signed_in(dashboard: Site, browser: Browser) -> StorageState:
     return state
 
 
+@pytest.fixture(scope="module")
+def shared(browser: Browser, signed_in: StorageState) -> Iterator[BrowserContext]:
+    """The scripts of a page cost a second of processor time in a browser that has not kept them."""
+    with browser.new_context(storage_state=signed_in) as context:
+        yield context
+
+
 @pytest.fixture
-def page(dashboard: Site, browser: Browser, signed_in: StorageState) -> Iterator[Page]:
-    page = browser.new_page(storage_state=signed_in)
+def page(dashboard: Site, shared: BrowserContext) -> Iterator[Page]:
+    page = shared.new_page()
     open_pipeline(page, dashboard)
     yield page
     page.unroute_all(behavior="ignoreErrors")  # one may be under way, and would fail the next test
+    page.evaluate("localStorage.clear()")
     page.close()
 
 

@@ -37,6 +37,7 @@ from tests.web.browser_site import (
     PATIENCE_MS,
     Site,
     complaints_of,
+    draw_all,
     sign_in,
     wait_until_live,
 )
@@ -175,6 +176,7 @@ def opened(
     said = complaints_of(page)
     page.set_viewport_size(WIDTHS["desk"])
     page.goto(reached[request.param], wait_until="load")
+    draw_all(page)
     yield Opened(page, said)
     page.close()
 
@@ -352,6 +354,7 @@ def test_charts_redraw_after_a_resize_as_if_loaded_at_that_width(
     for width, size in WIDTHS.items():
         page.set_viewport_size(size)
         page.goto(reached[name], wait_until="load")
+        draw_all(page)
         sizes[width] = page.wait_for_function(DRAWN, timeout=PATIENCE_MS).json_value()
         assert sizes[width]
 

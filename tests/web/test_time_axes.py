@@ -8,7 +8,15 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from ftdash.django_hooks import PLOTLY, wheel_folder
-from tests.web.browser_site import CHROMIUM, PATIENCE_MS, ROOT, Site, complaints_of, sign_in
+from tests.web.browser_site import (
+    CHROMIUM,
+    PATIENCE_MS,
+    ROOT,
+    Site,
+    complaints_of,
+    draw_all,
+    sign_in,
+)
 
 pytestmark = [
     pytest.mark.browser,
@@ -76,6 +84,7 @@ def test_axes_show_the_viewers_zone_and_the_hover_text_adds_utc(
 
     for name, count in CHARTS.items():
         page.goto(f"/pipelines/flight_delays/{name}")
+        draw_all(page)
         page.wait_for_function(ARE_DRAWN, arg=count, timeout=PATIENCE_MS)
         for axis in page.evaluate(WITH_TIME_AXIS):
             at = [datetime.fromisoformat(each) for each in axis["tickvals"]]
@@ -83,6 +92,7 @@ def test_axes_show_the_viewers_zone_and_the_hover_text_adds_utc(
             assert clocks(axis) == [f"{each.astimezone(KOLKATA):%H:%M:%S}" for each in at]
             assert axis["title"]["text"].endswith(", UTC+05:30")
     page.goto("/pipelines/flight_delays/")
+    draw_all(page)
     page.wait_for_function(ARE_DRAWN, arg=CHARTS[""], timeout=PATIENCE_MS)
     at = datetime.fromisoformat(page.evaluate(POINT_AT_FIRST))
 
