@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 PRIORITIES = "tests/processes/test_priorities.py"
+MAKING_WAY = "tests/unit/runtime/subtask/test_making_way.py"
 RELEASED = "tests/unit/runtime/subtask/test_released_cuts.py"
 KEY_INDEX = "tests/unit/state/test_key_index.py"
 INCREMENTS = "tests/contracts/test_state_increments.py"
@@ -602,9 +603,9 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
     "subtasks yield the processor to the threads that write checkpoints as far as the settings say,"
     " and no upload inherits that": (
         Mutant(
-            "pipelines/runtime/subtask/snapshots/snapshotting.py",
-            "        threads.submit(all_of_them.wait)",
-            "        pass",
+            "pipelines/runtime/subtask/snapshots/upload_threads.py",
+            "            all_of_them.wait()\n",
+            "",
             f"{PRIORITIES}::test_an_upload_does_not_inherit_the_priority_of_its_subtask",
         ),
         Mutant(
@@ -612,6 +613,36 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "        yield_processor(self._niceness)\n",
             "",
             f"{PRIORITIES}::test_subtasks_of_a_slot_yield_to_its_other_threads_as_the_settings_say",
+        ),
+    ),
+    "a subtask makes way for uploads that get no processor, only while that helps, never for long,"
+    " and never if it would hold up a barrier": (
+        Mutant(
+            "pipelines/runtime/subtask/snapshots/upload_threads.py",
+            "starve or uploads.made_way_ms >= LONGEST_MS",
+            "starve",
+            f"{MAKING_WAY}::test_subtasks_never_make_way_longer_than_the_limit",
+        ),
+        Mutant(
+            "pipelines/runtime/subtask/snapshots/upload_threads.py",
+            "starve or uploads.made_way_ms >= LONGEST_MS",
+            "uploads.made_way_ms >= LONGEST_MS",
+            f"{MAKING_WAY}::test_subtasks_make_way_for_one_look_if_the_upload_waits_for_the_store",
+        ),
+        Mutant(
+            "pipelines/runtime/subtask/subtask.py",
+            "if self._uploads_starve() and self.checkpoints.has_handed_over:",
+            "if self._uploads_starve():",
+            f"{MAKING_WAY}::test_a_subtask_that_still_waits_for_a_barrier_does_not_make_way",
+        ),
+        Mutant(
+            "pipelines/runtime/subtask/subtask.py",
+            "                return Step.MAKES_WAY\n",
+            "                pass\n",
+            (
+                f"{MAKING_WAY}::test_a_subtask_that_has_handed_over_its_part_takes_no_input"
+                "_while_uploads_starve"
+            ),
         ),
     ),
     "a checkpoint that is over leaves no copy of state in a slot, whether it was stored or not": (

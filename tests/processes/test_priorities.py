@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.domain.events import CheckpointCompleted, SlotConnected
-from pipelines.runtime.subtask.snapshots.snapshotting import UPLOAD_THREADS, upload_threads
+from pipelines.runtime.clocks import SystemClock
+from pipelines.runtime.subtask.snapshots.upload_threads import UPLOAD_THREADS, UploadThreads
 from pipelines.runtime.subtask.subtask import yield_processor
 from tests.processes.host import hosted_run
 
@@ -34,7 +35,7 @@ def test_an_upload_does_not_inherit_the_priority_of_its_subtask() -> None:
         found.append(own_niceness())
         found.extend(each.result() for each in [uploads.submit(own_niceness) for _ in range(9)])
 
-    with upload_threads() as uploads:
+    with UploadThreads(SystemClock()) as uploads:
         thread = threading.Thread(target=subtask)
         thread.start()
         thread.join()

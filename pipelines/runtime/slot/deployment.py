@@ -133,6 +133,7 @@ def deploy(
     subtask: int,
     network: SlotNetwork,
     uploads: Executor,
+    uploads_starve: Callable[[], bool] = lambda: False,
     reporter: SubtaskReporter,
     clock: Clock,
     meter: RestoreMeter,
@@ -172,7 +173,7 @@ def deploy(
     meter.expect(file for vertex in vertices for file in builder.files_of(vertex))
     built = []
     for vertex in vertices:
-        built.append(builder.build(vertex, uploads))
+        built.append(builder.build(vertex, uploads, uploads_starve))
         meter.step()
     return Deployment(
         subtasks=[one.subtask for one in built],

@@ -61,7 +61,7 @@ from pipelines.runtime.slot.deployment import Deployment, built_pipeline, deploy
 from pipelines.runtime.slot.subtask_reports import Sampler, SubtaskReports, deliver
 from pipelines.runtime.slot.vigil import Vigil, Watch
 from pipelines.runtime.subtask.snapshots.restoring import RestoreMeter
-from pipelines.runtime.subtask.snapshots.snapshotting import upload_threads
+from pipelines.runtime.subtask.snapshots.upload_threads import UploadThreads
 
 CONNECT_TIMEOUT_S = 30.0
 CONNECT_TRY_S = 2.0
@@ -150,7 +150,7 @@ class SlotHost:
             tls=tls,
             limits=NetworkLimits(unanswered_ms=address.heartbeat.timeout_ms),
         )
-        self._uploads = upload_threads()
+        self._uploads = UploadThreads(clock)
         self._deployment: Deployment | None = None
         self._peers: list[PeerAddress] = []
         self._reports = SubtaskReports(self._try_send, self.reach)
@@ -230,6 +230,7 @@ class SlotHost:
             subtask=self._slot,
             network=self._network,
             uploads=self._uploads,
+            uploads_starve=self._uploads.starve,
             reporter=self._reports,
             clock=self._clock,
             meter=self._meter,

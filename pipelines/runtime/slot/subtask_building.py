@@ -7,7 +7,7 @@ spouts. Ackers are assigned to slots in turn, as Storm spreads executors over wo
 subtask of a source; spouts are numbered source by source, subtask by subtask.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -171,7 +171,9 @@ class SubtaskBuilder:
     wires: AckingWires | None
     beginning: Beginning = field(default_factory=Beginning)
 
-    def build(self, vertex: Vertex, uploads: Executor) -> BuiltSubtask:
+    def build(
+        self, vertex: Vertex, uploads: Executor, uploads_starve: Callable[[], bool]
+    ) -> BuiltSubtask:
         restored = {uid: self._restored(vertex, uid) for uid in vertex.nodes}
         mailbox = Mailbox()
         chain = OperatorChain(
@@ -197,6 +199,7 @@ class SubtaskBuilder:
             feed=feed,
             snapshots=SnapshotWriter(self.store),
             uploads=uploads,
+            uploads_starve=uploads_starve,
             reporter=self.reporter,
             clock=self.clock,
             mailbox=mailbox,

@@ -114,6 +114,12 @@ class SubtaskCheckpoints:
         gathering = self._gathering
         return gathering.due_ms if gathering is not None and gathering.waiting_outputs else None
 
+    @property
+    def has_handed_over(self) -> bool:
+        """True while the newest checkpoint waits for nothing but uploads, as far as this subtask
+        can tell: whatever it does, it holds up no barrier."""
+        return self._gathering is None and self._upload.has_started(self._cut_id)
+
     def attend(self) -> None:
         """Lets barriers overtake in outputs: they wait neither for input nor for credit."""
         gathering = self._gathering
@@ -248,6 +254,9 @@ class SubtaskCheckpoints:
 PROCESSING_TIME_STEP_MS = 10.0
 """How often a subtask checks its processing-time timers: they may fire this late."""
 
+WAY_STEP_MS = 5.0
+"""How often a subtask that makes way looks whether the uploads are done."""
+
 
 def yield_processor(niceness: int) -> None:
     """Lowers the priority of this thread, and of the threads that it starts.
@@ -268,6 +277,7 @@ class Step(Enum):
     WAITS_FOR_INPUT = auto()
     WAITS_FOR_CREDIT = auto()  # downstream accepts nothing more, so take no input
     WAITS_FOR_RESULTS = auto()  # enough requests are under way, so take no input
+    MAKES_WAY = auto()  # uploads starve, so take no input
 
 
 class Subtask(threading.Thread):
@@ -281,6 +291,7 @@ class Subtask(threading.Thread):
         feed: Feed,
         snapshots: SnapshotWriter,
         uploads: Executor,
+        uploads_starve: Callable[[], bool],
         reporter: SubtaskReporter,
         clock: Clock,
         mailbox: Mailbox,
@@ -306,6 +317,7 @@ class Subtask(threading.Thread):
         )
         self._feed = feed
         self._barriers = barriers
+        self._uploads_starve = uploads_starve
         self._niceness = niceness
         self._newest_step = Step.WORKED
         self._timers_due_ms = 0.0  # when to check processing time next
@@ -340,6 +352,8 @@ class Subtask(threading.Thread):
                     self._wait_for_credit()
                 case Step.WAITS_FOR_RESULTS:
                     self._wait_as(Spending.BUSY, self._longest_wait_ms(IDLE_WAIT_MS))
+                case Step.MAKES_WAY:
+                    self._wait_as(Spending.BUSY, self._longest_wait_ms(WAY_STEP_MS))
         return False
 
     def _turn(self) -> bool:
@@ -369,6 +383,8 @@ class Subtask(threading.Thread):
                 self._on_processing_time()
             if self.awaits_results and self.chain.is_full:
                 return Step.WAITS_FOR_RESULTS
+            if self._uploads_starve() and self.checkpoints.has_handed_over:
+                return Step.MAKES_WAY
             effects = None if feed.has_ended else feed.advance()
             if effects is None:
                 return Step.WAITS_FOR_INPUT

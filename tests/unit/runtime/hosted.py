@@ -279,6 +279,7 @@ class JoiningSubtask:
     coalesced_rows: int = 1
     longest_work_ms: float = 0
     uploads: Executor = field(default_factory=InlineExecutor)
+    uploads_starve: bool = False
     backends: BackendFactory = HashMapBackend
     subtask: Subtask = field(init=False)
     reporter: RecordingReporter = field(init=False)
@@ -312,6 +313,7 @@ class JoiningSubtask:
             self.mailbox,
             self.options,
             uploads=self.uploads,
+            uploads_starve=lambda: self.uploads_starve,
             backends=self.backends,
         )
 
@@ -437,6 +439,7 @@ def subtask_of(
     options: BarrierOptions = ALIGNED,
     restored: dict[Uid, RestoredOperator] | None = None,
     uploads: Executor | None = None,
+    uploads_starve: Callable[[], bool] = lambda: False,
     backends: BackendFactory = HashMapBackend,
 ) -> Subtask:
     place = place_of(pipeline, vertex)
@@ -457,6 +460,7 @@ def subtask_of(
         feed=feed,
         snapshots=writer,
         uploads=uploads,
+        uploads_starve=uploads_starve,
         reporter=reporter,
         clock=clock,
         mailbox=mailbox,

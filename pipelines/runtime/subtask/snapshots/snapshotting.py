@@ -9,9 +9,8 @@ in flight. A failure declines the checkpoint and has no other effect.
 Source: Flink, `ChannelStateWriter` and its futures.
 """
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -330,18 +329,6 @@ class Gathering:
         self.waiting_outputs = []
 
 
-UPLOAD_THREADS = 2
-
-
-def upload_threads() -> ThreadPoolExecutor:
-    """Starts the threads at once: if a subtask started one, it would inherit the low priority."""
-    threads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
-    all_of_them = threading.Barrier(UPLOAD_THREADS)
-    for _ in range(UPLOAD_THREADS):
-        threads.submit(all_of_them.wait)
-    return threads
-
-
 class SnapshotUpload:
     """The uploads of one subtask, one after the other or several at once.
 
@@ -378,6 +365,10 @@ class SnapshotUpload:
         """
         if gathered.cut.has_copies:
             self._threads.submit(gathered.cut.release)
+
+    def has_started(self, checkpoint_id: CheckpointId) -> bool:
+        """Returns False again once the checkpoint is over."""
+        return checkpoint_id in self._started
 
     def on_over(self, checkpoint_id: CheckpointId) -> None:
         """The checkpoint has completed or aborted."""
