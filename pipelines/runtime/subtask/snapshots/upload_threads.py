@@ -33,7 +33,7 @@ Taken = ParamSpec("Taken")
 Result = TypeVar("Result")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Uploads:
     """A time without a pause between uploads. `at_ms` and `spent_ms` are of the newest look."""
 
@@ -62,7 +62,7 @@ class MakingWay:
 
     def on_started(self, now_ms: float, spent_ms: float) -> None:
         if self._uploads is None:
-            self._uploads = Uploads(now_ms, spent_ms)
+            self._uploads = Uploads(at_ms=now_ms, spent_ms=spent_ms)
         else:
             self._uploads.underway += 1
 
