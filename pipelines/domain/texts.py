@@ -89,6 +89,14 @@ def storable(text: str) -> str:
     return text.replace("\0", "\u2400").encode(errors="replace").decode()
 
 
+def message_of(error: BaseException) -> str:
+    """Returns the error's message; "" if it has none or cannot say it: an author's may raise."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def is_secret_value(name: str, value: object) -> bool:
     """True if a field of this name, or with this value, is taken to hold a secret."""
     return _NAMED_SECRET.search(name) is not None or holds_password(str(value))

@@ -2,6 +2,8 @@
 
 from tests.mutants.mutant import Mutant
 
+REPORTED = "tests/unit/runtime/slot/test_reported_failures.py"
+
 RECOVERY: dict[str, tuple[Mutant, ...]] = {
     "any bytes from a peer, a file or a disk are a value or the error that callers handle": (
         Mutant(
@@ -339,6 +341,20 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
                 "tests/unit/runtime/master/test_kept_rows.py::"
                 "test_rows_stay_until_no_point_of_any_run_names_them"
             ),
+        ),
+    ),
+    "a failure in a slot is heard of, even if its message cannot be told": (
+        Mutant(
+            "pipelines/runtime/slot/subtask_reports.py",
+            "            self._send(\n                Failed(vertex=vertex",
+            "            str(\n                Failed(vertex=vertex",
+            f"{REPORTED}::test_a_failure_whose_report_cannot_be_sent_is_reported_in_a_short_one",
+        ),
+        Mutant(
+            "pipelines/domain/texts.py",
+            '    try:\n        return str(error)\n    except Exception:\n        return ""\n',
+            "    return str(error)\n",
+            f"{REPORTED}::test_a_failure_is_reported_even_if_its_message_cannot_be_told",
         ),
     ),
     "a failure that would come back ends the run, with its record named": (

@@ -29,7 +29,7 @@ from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import SavepointFormat
-from pipelines.domain.texts import MASK, is_secret_value, masked
+from pipelines.domain.texts import MASK, is_secret_value, masked, message_of
 from pipelines.runtime.control import (
     Aborted,
     Acknowledged,
@@ -158,21 +158,31 @@ class SubtaskReports:
     def _report_failure(
         self, vertex: Uid | None, subtask: int | None, error: BaseException
     ) -> None:
-        self._send(
-            Failed(
-                vertex=vertex,
-                subtask=subtask,
-                cause=_said_by(error),
-                detail=masked(_traceback_of(error)),
-                author_trace=author_trace(error.error) if isinstance(error, OperatorFailed) else "",
-                record=self._record_of(error),
-                is_fatal=is_fatal(error),
-                kind=failure_kind(error),
-                lost_output_of=lost_output_of(error),
-                damaged_file=damaged_file_of(error),
-                is_damage=is_damage(error),
-                error=described(error) if isinstance(error, OperatorFailed) else None,
+        try:
+            self._send(self._whole_report(vertex, subtask, error))
+        except Exception as trouble:  # unheard of, the failure would leave the run standing still
+            cause = f"{type(error).__name__}; its report failed ({type(trouble).__name__})."
+            self._send(
+                Failed(vertex=vertex, subtask=subtask, cause=cause, detail="", is_fatal=False)
             )
+
+    def _whole_report(
+        self, vertex: Uid | None, subtask: int | None, error: BaseException
+    ) -> Failed:
+        of_operator = error if isinstance(error, OperatorFailed) else None
+        return Failed(
+            vertex=vertex,
+            subtask=subtask,
+            cause=_said_by(error),
+            detail=masked(_traceback_of(error)),
+            author_trace=author_trace(of_operator.error) if of_operator else "",
+            record=self._record_of(error),
+            is_fatal=is_fatal(error),
+            kind=failure_kind(error),
+            lost_output_of=lost_output_of(error),
+            damaged_file=damaged_file_of(error),
+            is_damage=is_damage(error),
+            error=described(of_operator) if of_operator else None,
         )
 
     def _record_of(self, error: BaseException) -> str:
@@ -183,7 +193,7 @@ class SubtaskReports:
 
 def _said_by(error: BaseException) -> str:
     """Returns the error's message, or its type if it has none."""
-    return masked(str(error)) or type(error).__name__
+    return masked(message_of(error)) or type(error).__name__
 
 
 def _traceback_of(error: BaseException) -> str:

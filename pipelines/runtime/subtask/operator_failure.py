@@ -17,7 +17,7 @@ from pipelines.domain.errors import (
 )
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.origins import Firing, Origins, RecordOrigin
-from pipelines.domain.texts import masked
+from pipelines.domain.texts import masked, message_of
 from pipelines.protocol.repeated_failures import OperatorError
 
 LASTING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -58,7 +58,8 @@ def _sentence(error: Exception) -> str:
     """Returns the message of a refusal as it is; other messages get the name of their error."""
     if isinstance(error, Rejected):
         return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    message = message_of(error)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def is_located(error: Exception) -> bool:
@@ -96,7 +97,7 @@ def described(failure: OperatorFailed) -> OperatorError:
     return OperatorError(
         operator=failure.operator,
         error_type=f"{kind.__module__}.{kind.__qualname__}",
-        message=masked(str(failure.error)),
+        message=masked(message_of(failure.error)),
         origin=failure.origin,
         is_of_the_world=is_of_the_world(failure.error),
         is_of_record=failure.is_of_record,
