@@ -1,8 +1,8 @@
 """Sweeps over seeds and parameters: a run of all tests takes a part of each.
 
 The newest commit chooses the part, and one commit after another covers the whole sweep. Every part
-has each backend, store, target and damage at least once. A sweep runs whole if you name it, its
-file or a directory above it, and with FTDASH_WHOLE_LISTS=1.
+has each backend, store, target and damage at least once (`unit/test_sweeps.py` looks). A sweep runs
+whole if you name it, its file or a directory above it, and with FTDASH_WHOLE_LISTS=1.
 """
 
 from collections import defaultdict

@@ -1,6 +1,10 @@
 """A commit takes a part of each sweep, and the parts of many commits are the whole sweep."""
 
 import ast
+import re
+import subprocess
+import sys
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +16,15 @@ from tests.sweeps import SHARES, left_out_by
 PROJECT = Path(__file__).parents[2]
 SWEEP = "tests/near/test_a.py::test_one"
 OTHER = "tests/near/test_a.py::test_one_more[0]"
+OF_ONE_LIST = {
+    "tests/processes/test_replaced_drivers.py::"
+    "test_a_stopped_driver_is_replaced_and_changes_nothing_when_it_continues",
+    "tests/processes/test_zombies.py::"
+    "test_a_stopped_and_replaced_slot_is_refused_when_it_continues",
+    "tests/unit/nexmark/test_answers.py::"
+    "test_a_query_gives_the_same_result_as_duckdb_for_a_million_events",
+}
+"""Sweeps over moments or queries alone, of which a commit takes some."""
 
 
 @pytest.mark.parametrize("entry", SHARES)
@@ -66,3 +79,32 @@ def test_a_part_has_each_item_of_an_inner_list_without_a_common_factor() -> None
 
         assert {each[-2] for each in part} == {*"abcdef"}
         assert len({each.partition("-")[0] for each in part}) == 20
+
+
+def test_each_part_of_a_sweep_has_every_backend_store_target_and_damage() -> None:
+    sweeps = collected_sweeps()
+
+    assert {*sweeps} == {*SHARES}
+    for test in {*SHARES} - OF_ONE_LIST:
+        sweep = sweeps[test]
+        assert len(sweep) >= SHARES[test], test
+        for number in range(SHARES[test]):
+            part = sweep[number :: SHARES[test]]
+            assert names_in(sweep) - names_in(part) == set(), (test, number)
+
+
+def collected_sweeps() -> dict[str, list[str]]:
+    files = sorted({test.partition("::")[0] for test in SHARES})
+    words = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "-n0", *files]
+    done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=True)
+    sweeps: dict[str, list[str]] = defaultdict(list)
+    for line in done.stdout.splitlines():
+        if (test := line.partition("[")[0]) in SHARES:
+            sweeps[test].append(line)
+    return sweeps
+
+
+def names_in(sweep: list[str]) -> set[str]:
+    """Returns the words in the parameters; numbers are seeds, of which a commit takes some."""
+    words = {word for each in sweep for word in re.split(r"[-\[\]]", each.partition("[")[2])}
+    return {word for word in words if re.search("[a-z]", word)}
