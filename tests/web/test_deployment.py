@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import datetime
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,8 @@ from django.utils import timezone
 
 from ftdash.celery import application
 from ftdash.deployment import doctor
-from ftdash.deployment.doctor import Verdict
+from ftdash.deployment.doctor import Diagnosis, Verdict
+from ftdash.deployment.management.commands import doctor as doctor_command
 from ftdash.deployment.units import Server, install, unit_files
 from ftdash.embedded.installation import free_port
 from ftdash.jobs.directories import run_directory
@@ -269,6 +272,31 @@ def test_the_doctor_prints_each_part_and_exits_with_1_if_one_is_broken(
     with pytest.raises(SystemExit):
         call_command("doctor")
     assert "systemctl start ftdash-worker" in capsys.readouterr().out
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_doctor_shows_a_part_while_it_examines_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal, shown = Terminal(), []
+
+    def examine() -> Iterator[Diagnosis]:
+        for part in ("home", "database", "queue"):
+            shown.append(terminal.getvalue())
+            yield doctor.well(part, "It works.")
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(doctor_command, "examine", examine)
+
+    call_command("doctor", stdout=terminal)
+
+    assert ["home" in each for each in shown] == [False, True, True]
+    assert ["database" in each for each in shown] == [False, False, True]
+    assert "queue" in terminal.getvalue()
 
 
 @pytest.mark.slow

@@ -5,11 +5,13 @@ Exit status 0: all is well, or there are warnings; 1: something is broken.
 
 import sys
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from typing import IO, Any, cast
 
 import msgspec
 from django.core.management.base import BaseCommand
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -27,19 +29,22 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        found = list(examine())
         if options["json"]:
+            found = list(examine())
             self.stdout.write(msgspec.json.encode(found).decode())
         else:
-            self._show(found)
+            found = list(self._shown(examine()))
         if any(each.verdict is Verdict.BROKEN for each in found):
             sys.exit(1)
 
-    def _show(self, found: list[Diagnosis]) -> None:
+    def _shown(self, examined: Iterator[Diagnosis]) -> Iterator[Diagnosis]:
+        """Shows each part at once, because a server that does not answer takes seconds."""
         width = None if self.stdout.isatty() else WIDTH_OF_FILES
         console = Console(file=cast(IO[str], self.stdout), width=width, highlight=False)
         table = Table("part", "verdict", "finding and cure", box=None, padding=(0, 2, 0, 0))
-        for each in found:
-            text = f"{each.finding}\n{each.cure}" if each.cure else each.finding
-            table.add_row(each.part, Text(each.verdict, STYLES[each.verdict]), Text(text))
-        console.print(table)
+        with Live(table, console=console, auto_refresh=False) as shown:
+            for each in examined:
+                text = f"{each.finding}\n{each.cure}" if each.cure else each.finding
+                table.add_row(each.part, Text(each.verdict, STYLES[each.verdict]), Text(text))
+                shown.refresh()
+                yield each
