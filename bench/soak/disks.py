@@ -94,7 +94,8 @@ def checkpoint_damaged(doing: Doing) -> None:
         _damage(doing.rng.choice(files), doing.rng)
         slot.kill()
     finally:
-        driver.resume()
+        with suppress(psutil.NoSuchProcess):  # an earlier kill has reached it only now
+            driver.resume()
     staged.wait(lambda run: run.is_terminal or run.attempt > attempt)
     staged.wait(lambda run: run.is_terminal or run.status == "RUNNING")
 
