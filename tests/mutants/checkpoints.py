@@ -2,7 +2,6 @@
 
 from tests.mutants.mutant import Mutant
 
-PRIORITIES = "tests/processes/test_priorities.py"
 MAKING_WAY = "tests/unit/runtime/subtask/test_making_way.py"
 RELEASED = "tests/unit/runtime/subtask/test_released_cuts.py"
 KEY_INDEX = "tests/unit/state/test_key_index.py"
@@ -598,21 +597,6 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "            if self._old.live:  #",
             "            if False:  #",
             f"{KEY_INDEX}::test_the_index_equals_a_dictionary_over_random_operations",
-        ),
-    ),
-    "subtasks yield the processor to the threads that write checkpoints as far as the settings say,"
-    " and no upload inherits that": (
-        Mutant(
-            "pipelines/runtime/subtask/snapshots/upload_threads.py",
-            "            all_of_them.wait()\n",
-            "",
-            f"{PRIORITIES}::test_an_upload_does_not_inherit_the_priority_of_its_subtask",
-        ),
-        Mutant(
-            "pipelines/runtime/subtask/subtask.py",
-            "        yield_processor(self._niceness)\n",
-            "",
-            f"{PRIORITIES}::test_subtasks_of_a_slot_yield_to_its_other_threads_as_the_settings_say",
         ),
     ),
     "a subtask makes way for uploads that get no processor, only while that helps, never for long,"

@@ -168,16 +168,6 @@ class InputOptions:
         "An operator that would work longer than this on a batch, in processor time, handles it in"
         " pieces, and looks at its mailbox in between. 0: it handles every batch as a whole. Ours.",
     )
-    niceness: int = setting(
-        "pipeline.subtasks.niceness",
-        "0",
-        count_within(0, 19),
-        "By how much subtasks yield the processor to the threads that write checkpoints, as with"
-        " the command nice. 10 shortens long checkpoints by a third under full load, if the machine"
-        " runs nothing else. On a shared machine it does harm: a subtask that waits for the"
-        " processor can hold up the heartbeats of its slot, and the driver then takes the slot for"
-        " dead. 0: all threads are equal. On Linux only. Ours.",
-    )
     debloats_channels: bool = setting(
         "taskmanager.network.memory.buffer-debloat.enabled",
         "true",
@@ -188,7 +178,7 @@ class InputOptions:
     )
     debloat_target_ms: int = setting(
         "taskmanager.network.memory.buffer-debloat.target",
-        "150 ms",
+        "100 ms",
         duration_within(10, 60_000),
         "How long an operator should need to consume everything queued in its channels. A channel"
         " holds at least one batch and at most 8 MiB. Flink: 1 s.",

@@ -28,6 +28,7 @@ from pipelines.runtime.slot.subtask_building import AckingWires, SubtaskBuilder
 from pipelines.runtime.subtask.acking.acker_task import AckerTask
 from pipelines.runtime.subtask.feed import Feed
 from pipelines.runtime.subtask.snapshots.restoring import MeteredFiles, RestoreMeter, RestorePoint
+from pipelines.runtime.subtask.snapshots.upload_threads import never
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
 from pipelines.state.backend import BackendFactory
@@ -133,7 +134,7 @@ def deploy(
     subtask: int,
     network: SlotNetwork,
     uploads: Executor,
-    uploads_starve: Callable[[], bool] = lambda: False,
+    uploads_starve: Callable[[], bool] = never,
     reporter: SubtaskReporter,
     clock: Clock,
     meter: RestoreMeter,
@@ -165,6 +166,7 @@ def deploy(
         clock=clock,
         backends=backends.create,
         wires=_wires(message, pipeline, attempt, subtask, network, clock),
+        uploads_starve=uploads_starve,
         beginning=beginning,
     )
     vertices = [
@@ -173,7 +175,7 @@ def deploy(
     meter.expect(file for vertex in vertices for file in builder.files_of(vertex))
     built = []
     for vertex in vertices:
-        built.append(builder.build(vertex, uploads, uploads_starve))
+        built.append(builder.build(vertex, uploads))
         meter.step()
     return Deployment(
         subtasks=[one.subtask for one in built],

@@ -46,6 +46,7 @@ from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
 from pipelines.runtime.subtask.snapshots.restoring import NOTHING, RestoredOperator, RestorePoint
 from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter
+from pipelines.runtime.subtask.snapshots.upload_threads import never
 from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.reserving_reader import ReplayingReader, ReservingReader
 from pipelines.runtime.subtask.sources.source_feed import SourceFeed
@@ -169,11 +170,10 @@ class SubtaskBuilder:
     clock: Clock
     backends: BackendFactory
     wires: AckingWires | None
+    uploads_starve: Callable[[], bool] = never
     beginning: Beginning = field(default_factory=Beginning)
 
-    def build(
-        self, vertex: Vertex, uploads: Executor, uploads_starve: Callable[[], bool]
-    ) -> BuiltSubtask:
+    def build(self, vertex: Vertex, uploads: Executor) -> BuiltSubtask:
         restored = {uid: self._restored(vertex, uid) for uid in vertex.nodes}
         mailbox = Mailbox()
         chain = OperatorChain(
@@ -199,12 +199,11 @@ class SubtaskBuilder:
             feed=feed,
             snapshots=SnapshotWriter(self.store),
             uploads=uploads,
-            uploads_starve=uploads_starve,
+            uploads_starve=self.uploads_starve,
             reporter=self.reporter,
             clock=self.clock,
             mailbox=mailbox,
             barriers=self.message.barriers,
-            niceness=self.message.inputs.niceness,
         )
         return BuiltSubtask(subtask, feed, gate)
 

@@ -8,8 +8,6 @@ snapshot. Only the subtask's thread uses it.
 Source: Flink, `StreamTask` and its mailbox model.
 """
 
-import os
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -258,18 +256,6 @@ WAY_STEP_MS = 5.0
 """How often a subtask that makes way looks whether the uploads are done."""
 
 
-def yield_processor(niceness: int) -> None:
-    """Lowers the priority of this thread, and of the threads that it starts.
-
-    On a machine with no idle processor, a thread that writes a checkpoint seldom gets to run: it
-    took three times as long as its work. Only Linux has priorities of threads.
-    """
-    if sys.platform == "linux":
-        now = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-        lowest = 19
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(now + niceness, lowest))
-
-
 class Step(Enum):
     """The outcome of one turn of a subtask."""
 
@@ -296,7 +282,6 @@ class Subtask(threading.Thread):
         clock: Clock,
         mailbox: Mailbox,
         barriers: BarrierOptions,
-        niceness: int = 0,
     ) -> None:
         super().__init__(name=f"{place.vertex.uid}[{place.subtask}]", daemon=True)
         self.place = place
@@ -318,12 +303,10 @@ class Subtask(threading.Thread):
         self._feed = feed
         self._barriers = barriers
         self._uploads_starve = uploads_starve
-        self._niceness = niceness
         self._newest_step = Step.WORKED
         self._timers_due_ms = 0.0  # when to check processing time next
 
     def run(self) -> None:
-        yield_processor(self._niceness)
         self._reported(self._loop)
 
     def take_turn(self) -> Step | None:

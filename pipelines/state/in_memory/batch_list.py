@@ -37,6 +37,12 @@ MERGED_BYTES = 16 << 20
 """A batch of this size or more is not merged with newer ones. Code that reads the rows in place
 copies once per batch, so a few large batches cost it less."""
 
+FANOUT = 8
+"""So many batches of a tier are merged at once. Pairs would copy each row three times as often."""
+
+LARGE = -1
+"""The tier of a batch of MERGED_BYTES or more; others count how often their rows were merged."""
+
 _SNAPSHOT_ROWS = 65_536
 
 
@@ -48,6 +54,7 @@ class HashMapBatchList:
         self._max_parallelism = max_parallelism
         self._hash_keys = hash_keys
         self._batches: dict[int, list[pa.RecordBatch]] = {}
+        self._tiers: dict[int, list[int]] = {}  # by namespace, one for each batch
         self._rows = 0
         self._bytes = 0
 
@@ -69,10 +76,12 @@ class HashMapBatchList:
             return
         self._rows += batch.num_rows
         batches = self._batches.setdefault(namespace, [])
+        tiers = self._tiers.setdefault(namespace, [])
         batches.append(_unshared(batch))
+        tiers.append(_tier_of(batches[-1], merged=0))
         self._bytes += batches[-1].nbytes
-        while _is_worth_merging(batches):
-            self._merge_last_two(batches)
+        while count := _worth_merging(batches, tiers):
+            self._merge_last(count, batches, tiers)
 
     def namespaces_at_most(self, bound: int) -> list[int]:
         return sorted(namespace for namespace in self._batches if namespace <= bound)
@@ -88,6 +97,7 @@ class HashMapBatchList:
 
     def pop(self, namespace: int) -> list[pa.RecordBatch]:
         batches = self._batches.pop(namespace, [])
+        self._tiers.pop(namespace, None)
         self._rows -= sum(batch.num_rows for batch in batches)
         self._bytes -= sum(batch.nbytes for batch in batches)
         return batches
@@ -107,11 +117,12 @@ class HashMapBatchList:
             self._descriptor.name, "batches", frozen.schema, self._rows, frozen.batches()
         )
 
-    def _merge_last_two(self, batches: list[pa.RecordBatch]) -> None:
-        last, before = batches.pop(), batches.pop()
-        merged = pa.concat_batches([before, last])
-        batches.append(merged)
-        self._bytes += merged.nbytes - last.nbytes - before.nbytes
+    def _merge_last(self, count: int, batches: list[pa.RecordBatch], tiers: list[int]) -> None:
+        last = batches[-count:]
+        merged = pa.concat_batches(last)
+        batches[-count:] = [merged]
+        tiers[-count:] = [_tier_of(merged, merged=tiers[-1] + 1)]
+        self._bytes += merged.nbytes - sum(each.nbytes for each in last)
 
 
 def snapshot_schema(descriptor: BatchListDescriptor) -> pa.Schema:
@@ -152,12 +163,24 @@ class FrozenBatchList:
         return with_namespace(batch, namespace, self.origin.key_groups_of(batch))
 
 
-def _is_worth_merging(batches: list[pa.RecordBatch]) -> bool:
-    """True if the last two should merge: so each row is copied a logarithmic number of times."""
-    if len(batches) < 2:
-        return False
-    before, last = batches[-2:]
-    return bool(last.num_rows >= before.num_rows and before.nbytes < MERGED_BYTES)
+def _tier_of(batch: pa.RecordBatch, *, merged: int) -> int:
+    return LARGE if batch.nbytes >= MERGED_BYTES else merged
+
+
+def _worth_merging(batches: list[pa.RecordBatch], tiers: list[int]) -> int:
+    """Returns how many of the last batches should become one, or 0.
+
+    Those are FANOUT of a tier, or fewer that make up MERGED_BYTES. So each row is copied a
+    logarithmic number of times, and a tier has less than FANOUT batches.
+    """
+    count = size = 0
+    for batch, tier in zip(reversed(batches), reversed(tiers), strict=True):
+        if tier == LARGE or tier != tiers[-1]:
+            return 0
+        count, size = count + 1, size + batch.nbytes
+        if count == FANOUT or (count > 1 and size >= MERGED_BYTES):
+            return count
+    return 0
 
 
 def _unshared(batch: pa.RecordBatch) -> pa.RecordBatch:

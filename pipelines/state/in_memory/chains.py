@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pipelines.domain.errors import check
 from pipelines.domain.snapshots import FileHandle
 
-MERGED_BYTES_MAX = 32 << 20
-"""The most bytes that a checkpoint rewrites to have fewer files. A busy machine needs a second or
-more to write 100 MB."""
+MERGED_BYTES_MAX = 8 << 20
+"""The most bytes of a state that a checkpoint rewrites to have fewer files. A busy machine needs a
+second or more to write 100 MB, and a join has several states."""
 
 SLICE_BITS = 16
 """A slice is 2 ** SLICE_BITS rows of a table, by row number. It is no smaller than a segment of

@@ -121,7 +121,6 @@ ENDS = {
     "jobmanager.rpc.port": (("-1", "0"), ("65535", "65536")),
     "pipeline.coalescing.max-rows": (("0", "1"), ("1048576", "1048577")),
     "pipeline.coalescing.max-wait": (("-1 ms", "0 ms"), ("1 s", "1001 ms")),
-    "pipeline.subtasks.niceness": (("-1", "0"), ("19", "20")),
     "pipeline.coalescing.max-work": (("-1 ms", "0 ms"), ("1 min", "60001 ms")),
     "taskmanager.network.memory.buffer-debloat.target": (("9 ms", "10 ms"), ("1 min", "60001 ms")),
     "taskmanager.network.memory.buffer-debloat.period": (("0", "1 ms"), ("10 s", "10001 ms")),

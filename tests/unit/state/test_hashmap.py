@@ -14,6 +14,7 @@ from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.backend import NO_ROW, BatchListDescriptor, TableDescriptor
 from pipelines.state.hashing import Hashes, key_hashes
 from pipelines.state.in_memory import columns, key_columns
+from pipelines.state.in_memory.batch_list import FANOUT
 from pipelines.state.in_memory.columns import INITIAL_ROWS, SEGMENT_ROWS, Column
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.in_memory.table import HashMapTable
@@ -275,7 +276,7 @@ def test_many_small_batches_of_a_namespace_are_merged() -> None:
         buffer.append(0, users(number))
 
     popped = buffer.pop(0)
-    assert len(popped) <= 10
+    assert len(popped) < FANOUT * 4
     assert [user for batch in popped for user in batch.column(0).to_pylist()] == list(range(1000))
 
 

@@ -19,10 +19,12 @@ from pipelines.domain.errors import check
 
 UPLOAD_THREADS = 2
 
-LATE_MS = 150.0
+LATE_MS = 50.0
 """Uploads that are done sooner get no help."""
 
-LOOK_MS = 50.0
+LOOK_MS = 150.0
+"""Longer than a subtask works on one piece (`pipeline.coalescing.max-work`)."""
+
 STARVING = 0.7
 """Uploads that get less than this share of one processor starve, or wait for the store."""
 
@@ -31,6 +33,11 @@ LONGEST_MS = 500.0
 
 Taken = ParamSpec("Taken")
 Result = TypeVar("Result")
+
+
+def never() -> bool:
+    """Returns whether uploads starve where they have no threads of their own."""
+    return False
 
 
 @dataclass(slots=True, kw_only=True)
