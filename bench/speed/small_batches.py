@@ -45,6 +45,7 @@ from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
 from pipelines.runtime.subtask.snapshots.restoring import NOTHING
 from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter
+from pipelines.runtime.subtask.snapshots.upload_threads import never
 from pipelines.runtime.subtask.subtask import Step, Subtask
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore
@@ -237,6 +238,7 @@ def _loaded(build: Callable[[Stream, Stream], Stream], ports: int) -> Iterator[L
             feed=GateFeed(gate, coalescing, alignment, None),
             snapshots=SnapshotWriter(FileSystemCheckpointStore([root])),
             uploads=uploads,
+            uploads_starve=never,
             reporter=RecordingReporter(Path(root)),
             clock=clock,
             mailbox=Mailbox(),
