@@ -603,15 +603,24 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
     " and never if it would hold up a barrier": (
         Mutant(
             "pipelines/runtime/subtask/snapshots/upload_threads.py",
-            "starve or uploads.made_way_ms >= LONGEST_MS",
-            "starve",
-            f"{MAKING_WAY}::test_subtasks_never_make_way_longer_than_the_limit",
+            "used_ms < BUSY * passed_ms or uploads.made_way_ms >= LONGEST_MS",
+            "used_ms < BUSY * passed_ms",
+            f"{MAKING_WAY}::test_subtasks_never_make_way_longer_than_the_limit_and_one_look",
         ),
         Mutant(
             "pipelines/runtime/subtask/snapshots/upload_threads.py",
-            "starve or uploads.made_way_ms >= LONGEST_MS",
+            "used_ms < BUSY * passed_ms or uploads.made_way_ms >= LONGEST_MS",
             "uploads.made_way_ms >= LONGEST_MS",
-            f"{MAKING_WAY}::test_subtasks_make_way_for_one_look_if_the_upload_waits_for_the_store",
+            (
+                f"{MAKING_WAY}::test_subtasks_make_way_for_one_look_if_the_upload_then_waits_for"
+                "_the_store"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/subtask/snapshots/upload_threads.py",
+            "waited_ms > STARVING * passed_ms",
+            "True",
+            (f"{MAKING_WAY}::test_subtasks_do_not_make_way_for_an_upload_that_waits_for_the_store"),
         ),
         Mutant(
             "pipelines/runtime/subtask/subtask.py",

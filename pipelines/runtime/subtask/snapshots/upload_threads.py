@@ -1,17 +1,16 @@
 """The threads of a slot that upload snapshots, and when its subtasks make way for them.
 
 On a machine without an idle processor, these threads compete with subtasks that always have work,
-and take several times as long as their work. So while they starve, a subtask that has handed over
-its own part of the checkpoint takes no input for a moment. It still handles mail and barriers.
+and wait for a processor twice as long as they work. So while they do, a subtask that has handed
+over its own part of the checkpoint takes no input for a moment. It still handles mail and barriers.
 `MakingWay` decides when, and reads no clock.
 """
 
-import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from pipelines.domain.clock import Clock
@@ -25,8 +24,11 @@ LATE_MS = 50.0
 LOOK_MS = 150.0
 """Longer than a subtask works on one piece (`pipeline.coalescing.max-work`)."""
 
-STARVING = 0.7
-"""Uploads that get less than this share of one processor starve, or wait for the store."""
+STARVING = 0.2
+"""Uploads that wait for a processor for a greater share of the time starve."""
+
+BUSY = 0.5
+"""Uploads that run, or wait for a processor, for less of the time wait for the store."""
 
 LONGEST_MS = 500.0
 """Subtasks make way no longer than this (and one look), until all uploads are done."""
@@ -40,12 +42,20 @@ def never() -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What all upload threads of a slot have spent so far, in ms."""
+
+    running_ms: float
+    waiting_ms: float  # for a processor, not for the store or a lock
+
+
 @dataclass(slots=True, kw_only=True)
 class Uploads:
-    """A time without a pause between uploads. `at_ms` and `spent_ms` are of the newest look."""
+    """A time without a pause between uploads. `at_ms` and `spent` are of the newest look."""
 
     at_ms: float
-    spent_ms: float
+    spent: Spent
     underway: int = 1
     look_ms: float = LATE_MS
     made_way_ms: float = 0.0
@@ -54,10 +64,10 @@ class Uploads:
 
 
 class MakingWay:
-    """Guarantee: subtasks make way only while it helps, and never longer than `LONGEST_MS`.
+    """Guarantee: subtasks make way only for uploads that lack a processor, only while those can use
+    it, and never longer than `LONGEST_MS`.
 
-    If the uploads get no more of the processor with the way free, they wait for the store. All
-    times are monotonic; `spent_ms` is the processor time of all upload threads.
+    All times are monotonic.
     """
 
     def __init__(self) -> None:
@@ -67,9 +77,13 @@ class MakingWay:
     def is_idle(self) -> bool:
         return self._uploads is None
 
-    def on_started(self, now_ms: float, spent_ms: float) -> None:
+    @property
+    def makes_way(self) -> bool:
+        return self._uploads is not None and self._uploads.get_way
+
+    def on_started(self, now_ms: float, spent: Callable[[], Spent]) -> None:
         if self._uploads is None:
-            self._uploads = Uploads(at_ms=now_ms, spent_ms=spent_ms)
+            self._uploads = Uploads(at_ms=now_ms, spent=spent())
         else:
             self._uploads.underway += 1
 
@@ -81,42 +95,35 @@ class MakingWay:
             if uploads.underway == 0:
                 self._uploads = None
 
-    def makes_way(self, now_ms: float, spent_ms: float) -> bool:
+    def on_time(self, now_ms: float, spent: Callable[[], Spent]) -> None:
+        """Asks for what was `spent` only when it is time to look."""
         uploads = self._uploads
-        if uploads is None:
-            return False
-        if not uploads.are_left_alone and now_ms - uploads.at_ms >= uploads.look_ms:
-            self._look(uploads, now_ms, spent_ms)
-        return uploads.get_way
-
-    def _look(self, uploads: Uploads, now_ms: float, spent_ms: float) -> None:
-        passed_ms = now_ms - uploads.at_ms
-        starve = spent_ms - uploads.spent_ms < STARVING * passed_ms
-        if uploads.get_way:
-            uploads.made_way_ms += passed_ms
-            uploads.are_left_alone = starve or uploads.made_way_ms >= LONGEST_MS
-            uploads.get_way = not uploads.are_left_alone
-        else:
-            uploads.get_way = starve
-        uploads.at_ms, uploads.spent_ms, uploads.look_ms = now_ms, spent_ms, LOOK_MS
+        if uploads is None or uploads.are_left_alone or now_ms - uploads.at_ms < uploads.look_ms:
+            return
+        passed_ms, before, uploads.spent = now_ms - uploads.at_ms, uploads.spent, spent()
+        uploads.at_ms, uploads.look_ms = now_ms, LOOK_MS
+        waited_ms = uploads.spent.waiting_ms - before.waiting_ms
+        if not uploads.get_way:
+            uploads.get_way = waited_ms > STARVING * passed_ms
+            return
+        uploads.made_way_ms += passed_ms
+        used_ms = uploads.spent.running_ms - before.running_ms + waited_ms
+        is_enough = used_ms < BUSY * passed_ms or uploads.made_way_ms >= LONGEST_MS
+        uploads.are_left_alone, uploads.get_way = is_enough, not is_enough
 
 
 class UploadThreads(Executor):
-    """Starts its threads at once: if a subtask started one, it would inherit its priority."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._threads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
         all_of_them = threading.Barrier(UPLOAD_THREADS)
 
-        def processor_clock() -> int:
+        def thread_id() -> int:
             all_of_them.wait()
-            if sys.platform == "linux":
-                return time.pthread_getcpuclockid(threading.get_ident())
-            return time.CLOCK_MONOTONIC  # uploads that seem to run all the time never starve
+            return threading.get_native_id()
 
-        started = [self._threads.submit(processor_clock) for _ in range(UPLOAD_THREADS)]
-        self._processor_clocks = [each.result() for each in started]
+        started = [self._threads.submit(thread_id) for _ in range(UPLOAD_THREADS)]
+        self._thread_ids = [each.result() for each in started]
         self._lock = threading.Lock()
         self._making_way = MakingWay()  # guarded by the lock
 
@@ -124,7 +131,7 @@ class UploadThreads(Executor):
         self, work: Callable[Taken, Result], /, *given: Taken.args, **options: Taken.kwargs
     ) -> Future[Result]:
         with self._lock:
-            self._making_way.on_started(self._clock.monotonic_ms(), self._spent_ms())
+            self._making_way.on_started(self._clock.monotonic_ms(), self._spent)
         future = self._threads.submit(work, *given, **options)
         future.add_done_callback(self._on_done)
         return future
@@ -137,11 +144,25 @@ class UploadThreads(Executor):
         if self._making_way.is_idle:  # by far the most often, so without the lock
             return False
         with self._lock:
-            return self._making_way.makes_way(self._clock.monotonic_ms(), self._spent_ms())
+            self._making_way.on_time(self._clock.monotonic_ms(), self._spent)
+            return self._making_way.makes_way
 
-    def _spent_ms(self) -> float:
-        return sum(time.clock_gettime(each) for each in self._processor_clocks) * 1000
+    def _spent(self) -> Spent:
+        found = [processor_times_of(each) for each in self._thread_ids]
+        return Spent(sum(ran for ran, _ in found), sum(waited for _, waited in found))
 
     def _on_done(self, future: Future[Result]) -> None:
         with self._lock:
             self._making_way.on_ended()
+
+
+def processor_times_of(thread_id: int) -> tuple[float, float]:
+    """Returns for how long a thread of this process ran, and waited for a processor, in ms.
+
+    Only Linux tells (`schedstat`); elsewhere both are 0, and so no upload ever starves.
+    """
+    try:
+        ran, waited, _ = Path(f"/proc/self/task/{thread_id}/schedstat").read_text().split()
+    except OSError:
+        return 0.0, 0.0
+    return int(ran) / 1e6, int(waited) / 1e6
