@@ -40,7 +40,10 @@ MANIFEST = "manifest.json"
 DATABASE = "database"
 OF_HOME = ("secret_key", "installation_id")
 FILES = (MANIFEST, DATABASE, *OF_HOME)
-BROKEN = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, *UNDECODABLE)
+BROKEN = (
+    *(tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError),
+    *UNDECODABLE,
+)
 """The errors that reading an archive raises for its bytes."""
 
 MANIFEST_BYTES_MAX = 1 << 20

@@ -256,6 +256,12 @@ def sparse(name: str) -> bytes:
     return bytes(packed)
 
 
+def long_record() -> bytes:
+    """Returns a backup whose first header claims to have a record longer than any memory."""
+    record, longer = b"13 mtime=1.5\n", b"9" * 20 + b" mtime=1.5\n"
+    return a_backup().replace(record.ljust(len(longer), b"\0"), longer, 1)
+
+
 MANY = tuple((plain(f"file-{number}"), b"") for number in range(9))
 LONG_HEADER = plain(MANIFEST)
 LONG_HEADER.pax_headers = {"comment": "a" * (1 << 20)}
@@ -269,6 +275,7 @@ MALICIOUS = {
     "a sparse file": sparse(MANIFEST),
     "many files": tar_of(*MANY),
     "a long header": a_backup(first=LONG_HEADER),
+    "a long record of a header": long_record(),
     "a deep manifest": tar_of((plain(MANIFEST), b'{"a":' + b"[" * 5_000)),
 }
 

@@ -137,7 +137,7 @@ def test_the_next_attempt_handles_batches_that_failed_together_one_by_one(
     orders = [told for told in iter_told(run) if isinstance(told, Deploy)]
     assert [order.isolation.apart for order in orders] == [[], list(candidates)]
     assert orders[1].inputs == InputOptions(
-        coalesced_rows=8_192, coalescing_wait_ms=7, debloat_target_ms=150
+        coalesced_rows=8_192, coalescing_wait_ms=7, debloat_target_ms=100
     )
     (told,) = [e for e in run.of(FailureOccurred) if e.operator]
     assert told.origin is None
