@@ -30,7 +30,6 @@ DESK = ViewportSize(width=1280, height=800)
 HEIGHT_MAX = {"checkpoint": 2_000, "pipeline": 1_900}
 """Other pages show what fits on a screen at once, and half as much again."""
 HEIGHT = "document.documentElement.scrollHeight"
-DRAWN_MS = 1_500  # for the charts, which arrive after the page
 
 
 def main() -> None:
@@ -54,12 +53,14 @@ def main() -> None:
 
 
 def take(context: BrowserContext, directory: Path) -> None:
+    from tests.web.browser_site import draw_all  # needs Django set up
+
     reached = reached_by_links(context.request)
     reached |= reached_states(context.request, reached)
     page = context.new_page()
     for name in PICTURES:
         page.goto(reached[name])
-        page.wait_for_timeout(DRAWN_MS)
+        draw_all(page)
         height = min(page.evaluate(HEIGHT), HEIGHT_MAX.get(name, 1_200))
         clip = FloatRect(x=0, y=0, width=DESK["width"], height=height)
         page.screenshot(path=directory / f"{name}.png", full_page=True, clip=clip)
