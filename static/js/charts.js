@@ -3,8 +3,8 @@
 // Values come as JSON next to each chart; "@name" in them is a colour of the style sheet. A chart
 // under the pointer is not redrawn until the pointer has left it, and one that is far out of sight is
 // not drawn until it comes near, or is printed: drawing takes most of the time that a page needs. All
-// time axes of a page show one range. When the width of the window changes, all charts are redrawn, because Plotly's own
-// resizing forgets how high they are.
+// time axes of a page show one range. When the width of the window changes, all charts are redrawn,
+// because Plotly's own resizing forgets how high they are.
 "use strict";
 
 (() => {

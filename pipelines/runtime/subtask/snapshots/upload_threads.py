@@ -31,7 +31,7 @@ BUSY = 0.5
 """Uploads that run, or wait for a processor, for less of the time wait for the store."""
 
 LONGEST_MS = 500.0
-"""Subtasks make way no longer than this (and one look), until all uploads are done."""
+"""After so long, subtasks make way no more until all uploads are done."""
 
 Taken = ParamSpec("Taken")
 Result = TypeVar("Result")
@@ -65,7 +65,7 @@ class Uploads:
 
 class MakingWay:
     """Guarantee: subtasks make way only for uploads that lack a processor, only while those can use
-    it, and never longer than `LONGEST_MS`.
+    it, and no longer than `LONGEST_MS` and one look.
 
     All times are monotonic.
     """
@@ -113,6 +113,8 @@ class MakingWay:
 
 
 class UploadThreads(Executor):
+    """Starts its threads at once, to know their ids. Thread-safe."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._threads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
