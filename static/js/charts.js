@@ -25,8 +25,10 @@
     const plot = chart.querySelector(".plot");
     const text = values ? values.textContent : "null";
     if (drawn.get(chart) === text) return;
-    if (!near.has(chart) && !evenFar) {
-      if (!plot.on) reserve(chart, plot, text);
+    const isDrawn = Boolean(plot.on);
+    const mayWait = !isDrawn || drawn.has(chart); // unless all are drawn anew, as for another width
+    if (!near.has(chart) && !evenFar && mayWait) {
+      if (!isDrawn) reserve(chart, plot, text);
       return;
     }
     if (chart.matches(":hover") && drawn.has(chart)) {
@@ -215,7 +217,10 @@
   }
 
   function drawAnew() {
-    for (const chart of document.querySelectorAll(".chart")) drawn.delete(chart);
+    for (const chart of document.querySelectorAll(".chart")) {
+      drawn.delete(chart);
+      reserved.delete(chart);
+    }
     drawAll();
   }
 
