@@ -92,6 +92,7 @@ def test_a_checkpoint_arrives_without_reloading(dashboard: Site, browser: Browse
 
     assert page.evaluate("window.loadedOnce") is True
     expect(page.locator("#freshness")).to_have_attribute("data-tone", "fresh")
+    page.locator("#chart-alignment").scroll_into_view_if_needed()
     expect(page.locator("#chart-alignment .plot svg.main-svg").first).to_be_visible()
     expect(page.locator("#sentence-alignment")).to_contain_text("waited longest for")
     page.close()
