@@ -24,7 +24,7 @@ OF_ONE_LIST = {
     "tests/unit/nexmark/test_answers.py::"
     "test_a_query_gives_the_same_result_as_duckdb_for_a_million_events",
 }
-"""Sweeps over moments or queries alone, of which a commit takes some."""
+"""Sweeps over moments or queries alone; a commit takes some of them."""
 
 
 @pytest.mark.parametrize("entry", SHARES)
@@ -105,6 +105,6 @@ def collected_sweeps() -> dict[str, list[str]]:
 
 
 def names_in(sweep: list[str]) -> set[str]:
-    """Returns the words in the parameters; numbers are seeds, of which a commit takes some."""
+    """Returns the words in the parameters; numbers are seeds, and a part has some."""
     words = {word for each in sweep for word in re.split(r"[-\[\]]", each.partition("[")[2])}
     return {word for word in words if re.search("[a-z]", word)}

@@ -45,6 +45,29 @@ DRAWN = """async ([from, to]) => {
   return { ...plot.layout.xaxis, drawn: figure.data[0].x, local: figure.data[0].text };
 }"""
 
+DRAWN_AGAIN = """async ([from, to]) => {
+  const plot = document.querySelector("div");
+  const draw = async (until) => {
+    const data = [{ x: [from, until], y: [1, 2], type: "scatter", mode: "lines" }];
+    const figure = { data, layout: { width: 1000, xaxis: { type: "date" } } };
+    const { layout } = timeAxes.readable(figure);
+    const xaxis = timeAxes.withTicks(layout.xaxis, plot);
+    await Plotly.react(plot, data, { ...layout, xaxis });
+    timeAxes.fit(plot);
+  };
+  Plotly.purge(plot);
+  const { relayout } = Plotly;
+  let count = 0;
+  Plotly.relayout = (...words) => { count += 1; return relayout(...words); };
+  const counts = [];
+  for (const until of [to, to + 1_000, to + 3_600_000]) {
+    await draw(until);
+    counts.push(count);
+  }
+  Plotly.relayout = relayout;
+  return counts;
+}"""
+
 
 CLOCKS_CHANGE = [
     (
@@ -132,6 +155,16 @@ def test_an_hour_keeps_its_length_on_the_axis_across_a_clock_change(
     assert clocks(axis) == read.split()
     assert axis["title"]["text"] == f"time, {zone}, {offsets}"
     assert [each[11:16] for each in axis["local"] if each] == [clocks(axis)[0], clocks(axis)[-1]]
+
+
+def test_a_chart_is_drawn_again_for_its_ticks_only_if_new_values_need_others(
+    page_in: Callable[[str], Page],
+) -> None:
+    begin = datetime(2026, 11, 22, 8, tzinfo=UTC).timestamp() * 1000
+
+    counts = page_in("Europe/Berlin").evaluate(DRAWN_AGAIN, [begin, begin + 3_600_000])
+
+    assert counts == [1, 1, 2]
 
 
 def clocks(axis: dict[str, Any]) -> list[str]:

@@ -162,8 +162,9 @@ class SubtaskReports:
             self._send(self._whole_report(vertex, subtask, error))
         except Exception as trouble:  # unheard of, the failure would leave the run standing still
             cause = f"{type(error).__name__}; its report failed ({type(trouble).__name__})."
+            where = masked("".join(traceback.format_tb(error.__traceback__)))[-TRACE_CHARS_MAX:]
             self._send(
-                Failed(vertex=vertex, subtask=subtask, cause=cause, detail="", is_fatal=False)
+                Failed(vertex=vertex, subtask=subtask, cause=cause, detail=where, is_fatal=False)
             )
 
     def _whole_report(

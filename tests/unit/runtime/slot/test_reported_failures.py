@@ -69,10 +69,13 @@ def test_a_failure_whose_report_cannot_be_sent_is_reported_in_a_short_one() -> N
             raise MessageTooLong("64 MiB at most")
         sent.append(message)
 
-    SubtaskReports(send, lambda point: None).slot_failed(ValueError("a long story"))
+    try:
+        raise ValueError("a long story")
+    except ValueError as error:
+        SubtaskReports(send, lambda point: None).slot_failed(error)
 
     whole, short = sent
     assert isinstance(whole, Failed)
     assert isinstance(short, Failed)
     assert short.cause == "ValueError; its report failed (MessageTooLong)."
-    assert short.detail == ""
+    assert 'raise ValueError("a long story")' in short.detail  # where it was raised
