@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -33,8 +34,8 @@ needs_programs = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
-    images = Images(tmp_path_factory.mktemp("images"))
+def images() -> Iterator[Images]:
+    images = Images(Path(tempfile.mkdtemp()))  # podman takes 50 characters at most, pytest's has more
     try:
         images.build()
         yield images
