@@ -74,10 +74,6 @@ class StorePartition:
     has_schema: bool
 
     @property
-    def newest_version(self) -> int | None:
-        return max(self.files, default=None)
-
-    @property
     def newest_snapshot_version(self) -> int | None:
         return max(
             (v for v, files in self.files.items() if any(f.kind.is_whole for f in files)),

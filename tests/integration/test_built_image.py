@@ -35,7 +35,7 @@ needs_programs = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def images() -> Iterator[Images]:
-    images = Images(Path(tempfile.mkdtemp()))  # podman takes 50 characters at most, pytest's has more
+    images = Images(Path(tempfile.mkdtemp()))  # pytest's path is too long for podman
     try:
         images.build()
         yield images
@@ -98,7 +98,10 @@ def test_a_pipeline_is_submitted_killed_and_restored_without_one_web_server(
     assert event_stream(host, cookies) == "text/event-stream"
 
     host.start("worker")
-    wait(lambda: newest(host, token) > before, lambda: "it did not go on from its checkpoint")
+    wait(
+        lambda: newest(host, token) > before,
+        lambda: f"it did not go on from its checkpoint: {host.log('worker')[-2000:]}",
+    )
     host.start("web1")
     cancel(host, token)
     runs = {each["run_id"] for each in points(host, token)}
