@@ -1,5 +1,6 @@
 """Faults of the disks that pipelines write to, and damage to their checkpoints."""
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ FLUSH_S = (0.02, 1.0)
 """How long each flush to a slow disk waits. A checkpoint has about ten flushes and gives up after
 10 s."""
 
+MANIFEST, NAMED = "manifest.json", "chk-"
 SLOW_UPLOAD_MS = 3000
 TORN_SHARE = 0.5
 
@@ -83,7 +85,11 @@ def checkpoint_damaged(doing: Doing) -> None:
     The driver stands still meanwhile, so that no newer checkpoint completes in between.
     """
     staged = doing.staged
-    staged.wait(lambda run: len(_checkpoints(staged, run)) >= CHECKPOINTS_BEFORE)
+    staged.wait(
+        lambda run: (
+            run.driver_pid is not None and len(_checkpoints(staged, run)) >= CHECKPOINTS_BEFORE
+        )
+    )
     attempt, slot = staged.run.attempt, doing.slot
     driver = psutil.Process(staged.run.driver_pid)
     driver.suspend()
@@ -101,13 +107,17 @@ def checkpoint_damaged(doing: Doing) -> None:
 
 
 def _checkpoints(staged: Staged, run: Run) -> list[Path]:
-    """Returns the complete checkpoints of the run, the oldest first.
+    """Returns the complete checkpoints of the run, the oldest first; some may be deleted meanwhile.
 
     The run may not go back to the point from which it was restored, which belongs to another run.
     """
     roots = (settings.JOBS_ROOT / staged.name / "runs", staged.place / DISK)
-    found = [each for root in roots for each in (root / run.run_id).rglob("chk-*/manifest.json")]
-    return sorted((each.parent for each in found), key=lambda each: int(each.name[4:]))
+    walks = (walk for root in roots for walk in os.walk(root / run.run_id))  # skips what is gone
+    found = (Path(place) for place, _, files in walks if MANIFEST in files)
+    return sorted(
+        (each for each in found if each.name.startswith(NAMED)),
+        key=lambda each: int(each.name.removeprefix(NAMED)),
+    )
 
 
 def _damage(file: Path, rng: Random) -> None:

@@ -257,7 +257,8 @@ def _do(soaked: Soaked, planned: Planned, staged: Staged, seed: int) -> None:
             faults.do(planned, staged, seed)
         soaked.done[planned.fault] += 1
         progress(f"{what}: done in {time.monotonic() - began_s:.1f} s")
-    except (Rejected, psutil.NoSuchProcess) as why:  # a process may end just before its fault
+    except (Rejected, psutil.NoSuchProcess, FileNotFoundError) as why:
+        # A process may end, or a file be deleted, just before its fault.
         soaked.refused.append(f"{what}: {why}")
         progress(f"{what}: not done: {why}")
 

@@ -1,5 +1,6 @@
 """The soak damages a checkpoint while the driver stands still."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,9 +12,10 @@ from typing import Any, cast
 import psutil
 import pytest
 
-from bench.drill.staging import CHECKPOINTS_BEFORE
+from bench.drill.staging import CHECKPOINTS_BEFORE, Staged
 from bench.soak import disks
 from bench.soak.doing import Doing
+from ftdash.jobs.models import Run
 from tests.polling import wait_until
 
 STOPS_WITHIN_S = 20.0
@@ -57,7 +59,9 @@ def test_a_checkpoint_is_damaged_even_if_the_driver_ends_meanwhile(
     slot, waited = Slot(driver, ends_driver=ends_driver), list[bool]()
 
     def wait(holds: Callable[[Any], bool]) -> None:
-        waited.append(holds(SimpleNamespace(is_terminal=False, attempt=2, status="RUNNING")))
+        waited.append(
+            holds(SimpleNamespace(is_terminal=False, attempt=2, status="RUNNING", driver_pid=1))
+        )
 
     run = SimpleNamespace(attempt=1, driver_pid=driver.pid)
     staged = SimpleNamespace(run=run, wait=wait)
@@ -70,3 +74,27 @@ def test_a_checkpoint_is_damaged_even_if_the_driver_ends_meanwhile(
     if not ends_driver:
         going_on = psutil.Process(driver.pid)
         wait_until(lambda: going_on.status() != psutil.STATUS_STOPPED, within_s=STOPS_WITHIN_S)
+
+
+def test_a_checkpoint_that_is_deleted_meanwhile_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.JOBS_ROOT = tmp_path / "jobs"
+    run = settings.JOBS_ROOT / "files-files" / "runs" / "0001-a"
+    for number in (2, 9, 10):
+        (run / "checkpoints" / f"chk-{number}").mkdir(parents=True)
+        (run / "checkpoints" / f"chk-{number}" / "manifest.json").touch()
+    scandir = os.scandir
+
+    def scandir_too_late(place: str) -> Any:
+        if Path(place).name == "chk-9":
+            (Path(place) / "manifest.json").unlink()
+            Path(place).rmdir()
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", scandir_too_late)
+    staged = SimpleNamespace(name="files-files", place=tmp_path / "place")
+
+    found = disks._checkpoints(cast(Staged, staged), cast(Run, SimpleNamespace(run_id="0001-a")))
+
+    assert [each.name for each in found] == ["chk-2", "chk-10"]
