@@ -633,6 +633,15 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "]",
             "tests/contracts/test_sink.py::test_a_fallback_within_the_run_doubles_nothing[files]",
         ),
+        Mutant(
+            "pipelines/connectors/files/target.py",
+            "            self._remove_unfinished(run_id, restored_id)\n",
+            "",
+            (
+                "tests/unit/connectors/files/test_sink.py::"
+                "test_a_slot_that_commits_during_a_rewind_shows_nothing_after_the_point"
+            ),
+        ),
     ),
     "exactly-once files survive a death or a loss of power at any step": (
         Mutant(

@@ -133,11 +133,12 @@ class FileTarget:
         with self._locked() as owner:
             known = self._held_by(owner, run_id)
             self._write_owner(owner, msgspec.structs.replace(known, restored_id=restored_id))
+            # First of all: a dying slot could still commit such a file after the next line.
+            self._remove_unfinished(run_id, restored_id)
             foreign = [f for f in self.directory.iterdir() if _final_belongs(f, newest) is False]
             self._move(foreign, self.directory / SUPERSEDED / run_id)
             returning = [f for f in self._superseded() if _final_belongs(f, newest)]
             self._move(returning, self.directory)
-            self._remove_unfinished(run_id, restored_id)
         return len(foreign)
 
     def belonging(self, lineage: Lineage) -> list[Path]:

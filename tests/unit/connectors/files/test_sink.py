@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pipelines.connectors.files.sink import (
     FileFormat,
     FilesWriter,
 )
+from pipelines.connectors.files.target import FileTarget
 from pipelines.connectors.sink import SinkContext
 from pipelines.domain.errors import (
     InvariantViolated,
@@ -122,6 +124,25 @@ def test_a_file_that_a_dying_slot_prepares_after_the_rewind_is_removed(
         successor.close()
 
     assert hidden(tmp_path, "prepared") == [".prepared-run-1-a1-00000001-1-0.parquet"]
+
+
+def test_a_slot_that_commits_during_a_rewind_shows_nothing_after_the_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint was complete, but has been damaged since, so the run falls back past it."""
+    slot, committables = prepared(tmp_path)
+    move = FileTarget._move
+
+    def move_while_it_commits(target: FileTarget, moved: list[Path], to: Path) -> None:
+        with suppress(OutputLost):
+            slot.commit(FIRST, committables)
+        move(target, moved, to)
+
+    monkeypatch.setattr(FileTarget, "_move", move_while_it_commits)
+
+    sink(tmp_path).rewind([], RUN)
+
+    assert shown(tmp_path) == []
 
 
 def test_a_slot_replaced_while_it_prepares_removes_its_file(
