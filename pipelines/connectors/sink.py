@@ -244,8 +244,9 @@ class Sink(Protocol):
         fell back to an older checkpoint and wrote the same records again. Empty means a fresh
         start: all earlier output is superseded.
 
-        The driver calls it while no subtask of the run writes. Idempotent. Raises TargetTaken if
-        another run holds the target.
+        The driver calls it once it has told all subtasks of the run to end. One that dies slowly
+        may still try to commit, so refuse every attempt that has opened the sink so far.
+        Idempotent. Raises TargetTaken if another run holds the target.
         """
         ...
 

@@ -29,7 +29,7 @@ class FakeSink:
         self.repeated: set[str] = set()  # by the run itself, after it fell back
         self.prepared: dict[str, list[int]] = {}
         self.held_by: Holder | None = None
-        self.attempt = Attempt(0)
+        self.attempt = self.closed = Attempt(0)  # newest; refused up to this one
 
     def validate(self, schema: pa.Schema) -> None:
         pass
@@ -53,12 +53,13 @@ class FakeSink:
     def hold(self, claim: Claim) -> None:
         before, self.held_by = self.held_by, claim.admit(self.held_by, self.target)
         if before is None or before.run_id != self.held_by.run_id:
-            self.attempt = Attempt(0)
+            self.attempt = self.closed = Attempt(0)
 
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
         self.check_holds(run_id)
+        self.closed = self.attempt
         belonging = {
             name
             for name in self.output
@@ -84,7 +85,7 @@ class FakeSink:
 
     def check_current(self, context: SinkContext) -> None:
         self.check_holds(context.run_id)
-        if self.attempt > context.attempt:
+        if context.attempt < self.attempt or context.attempt <= self.closed:
             raise ProtocolError("this attempt may not write any more")
 
     def check_holds(self, run_id: RunId) -> None:

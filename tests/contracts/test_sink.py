@@ -10,6 +10,7 @@ in turn. Tests of one system are in `test_kafka_transactions`, `test_kafka_write
 
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipelines.connectors.sink import OwnsPlace, SinkContext, SinkWriter
-from pipelines.domain.errors import ProtocolError, Rejected, TargetTaken
+from pipelines.domain.errors import OutputLost, ProtocolError, Rejected, TargetTaken
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.ownership import Holder
 from pipelines.stream.environment import check_places
@@ -348,6 +349,25 @@ def test_a_replaced_writer_is_refused_and_changes_nothing(
         zombie.commit(CheckpointId(1), zombie.prepare(CheckpointId(1)))
 
     assert target.visible() == [2]
+
+
+@pytest.mark.parametrize("target", EVERY_TABLE, indirect=True)
+def test_a_dying_slot_shows_nothing_that_a_rewind_has_left_out(target: Target) -> None:
+    """Its checkpoint was complete, but is damaged, and the next attempt has not begun to write."""
+    slot = opened(target, BIRTH, 1)
+    complete(slot, 1, [1])
+    slot.write(records([2]))
+    committables = slot.prepare(CheckpointId(2))
+    rewound(target.sink, [(BIRTH, CheckpointId(1))], BIRTH)
+
+    with suppress(ProtocolError, OutputLost):
+        slot.commit(CheckpointId(2), committables)
+    with suppress(ProtocolError):
+        complete(slot, 3, [3])
+
+    assert target.visible() == [1]
+    complete(opened(target, BIRTH, 2), 4, [2])
+    assert target.visible() == [1, 2]
 
 
 @pytest.mark.parametrize("target", EVERY, indirect=True)

@@ -635,6 +635,24 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
         ),
         Mutant(
             "pipelines/connectors/files/target.py",
+            '"closed": known.attempt}',
+            '"closed": known.closed}',
+            (
+                "tests/contracts/test_sink.py::"
+                "test_a_dying_slot_shows_nothing_that_a_rewind_has_left_out[files]"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/sql/tables.py",
+            "    if newest >= 0:\n",
+            "    if False:\n",
+            (
+                "tests/contracts/test_sink.py::"
+                "test_a_dying_slot_shows_nothing_that_a_rewind_has_left_out[sqlite upsert]"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/files/target.py",
             "            self._remove_unfinished(run_id, restored_id)\n",
             "",
             (

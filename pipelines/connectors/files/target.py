@@ -59,13 +59,14 @@ IN_PROGRESS = re.compile(
 class TargetOwner(msgspec.Struct, frozen=True, kw_only=True):
     """The pipeline that a directory belongs to, and the run that holds it (see `Holder`).
 
-    `attempt` is the run's newest attempt that has started to write. `restored_id` is the run's
-    checkpoint from which it starts; None: not known.
+    `attempt` is the run's newest attempt that has started to write; up to `closed`, a rewind has
+    refused them since. `restored_id` is the run's checkpoint from which it starts; None: not known.
     """
 
     pipeline: str
     run_id: RunId
     attempt: Attempt
+    closed: Attempt = Attempt(0)
     restored_id: int | None = None
     epoch: int = 0
     installation: str = ""
@@ -132,7 +133,8 @@ class FileTarget:
         restored_id = newest.get(run_id, 0)
         with self._locked() as owner:
             known = self._held_by(owner, run_id)
-            self._write_owner(owner, msgspec.structs.replace(known, restored_id=restored_id))
+            fields = {"restored_id": restored_id, "closed": known.attempt}
+            self._write_owner(owner, msgspec.structs.replace(known, **fields))
             # First of all: a dying slot could still commit such a file after the next line.
             self._remove_unfinished(run_id, restored_id)
             foreign = [f for f in self.directory.iterdir() if _final_belongs(f, newest) is False]
@@ -236,10 +238,12 @@ class FileTarget:
         return TargetOwner(pipeline=self._pipeline, run_id=run_id, attempt=Attempt(0))
 
     def _check_newest(self, owner: TargetOwner, attempt: Attempt) -> None:
-        if owner.attempt > attempt:
+        if attempt < owner.attempt or attempt <= owner.closed:
+            is_older = attempt < owner.attempt
+            follower = f"attempt {owner.attempt} does" if is_older else "a newer one begins"
             raise ProtocolError(
                 f"attempt {attempt} of run {owner.run_id} may not write to {self.directory} any"
-                f" more: attempt {owner.attempt} does"
+                f" more: {follower}"
             )
 
     def _check_ours(self, owner: TargetOwner | None) -> None:

@@ -196,7 +196,7 @@ class PostgresTable:
     ) -> int:
         _wait_briefly(connection)
         sql_tables.one_at_a_time(connection)
-        sql_tables.check_holds(connection, database.dialect, self.name, self.pipeline, run_id)
+        sql_tables.close_attempts(connection, database.dialect, self.name, self.pipeline, run_id)
         newest = newest_of(ancestors)
         return sql_tables.rewind(connection, database.dialect, self.name, newest, run_id)
 

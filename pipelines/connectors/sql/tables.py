@@ -163,7 +163,7 @@ FENCE = sa.Table(
     sa.Column("sink", sa.Text, primary_key=True),  # the output table
     sa.Column("pipeline", sa.Text, nullable=False),
     sa.Column("run", sa.Text, nullable=False),
-    sa.Column("attempt", sa.BigInteger, nullable=False),
+    sa.Column("attempt", sa.BigInteger, nullable=False),  # newest; -1 - n: n, and refused since
 )
 
 HOLDERS = sa.Table(  # separate from the fence, whose columns are those of older versions
@@ -309,12 +309,18 @@ def hold(connection: sa.Connection, sink: str, pipeline: str, claim: Claim) -> N
     connection.execute(row)
 
 
-def check_holds(
+def close_attempts(
     connection: sa.Connection, dialect: str, sink: str, pipeline: str, run_id: RunId
 ) -> None:
-    """Until the transaction ends, no other run can take the table over. Raises TargetTaken."""
+    """Refuses all attempts of the run that have written so far. Raises TargetTaken.
+
+    Until the transaction ends, no other run can take the table over.
+    """
     claim_if_absent(connection, dialect, sink, pipeline, run_id)
-    pass_as_holder(connection, sink, run_id)
+    newest = pass_as_holder(connection, sink, run_id)
+    if newest >= 0:
+        mine = sa.update(FENCE).where(FENCE.c.sink == sink)
+        connection.execute(mine.values(attempt=-1 - newest))
 
 
 def claim_if_absent(
@@ -345,34 +351,34 @@ def pass_fence(
     *,
     is_shared: bool = False,
 ) -> None:
-    """Raises ProtocolError for an older attempt, TargetTaken if another run holds the table.
+    """Raises ProtocolError for a replaced attempt, TargetTaken if another run holds the table.
 
     If it raises, it has written nothing. The row stays locked until the transaction ends, so that
     no newer writer comes in between. `is_shared` lets in other writers of the same attempt, which
     has passed before.
     """
-    mine = FENCE.c.sink == sink
     there = pass_as_holder(connection, sink, run_id, is_shared=is_shared)
-    if there > attempt:
+    newest, is_refused = (there, False) if there >= 0 else (-1 - there, True)
+    if newest > attempt or (is_refused and newest == attempt):
+        follower = f"attempt {newest} does" if newest > attempt else "a newer one begins"
         raise ProtocolError(
-            f"attempt {attempt} of run {run_id} may not write to table {sink} any more: attempt "
-            f"{there} does"
+            f"attempt {attempt} of run {run_id} may not write to table {sink} any more: {follower}"
         )
-    if there < attempt:
+    if there != attempt:
         mine = FENCE.c.sink == sink
         connection.execute(sa.update(FENCE).where(mine).values(attempt=attempt))
 
 
 def pass_as_holder(
     connection: sa.Connection, sink: str, run_id: RunId, *, is_shared: bool = False
-) -> Attempt:
-    """Returns the newest attempt that the run has registered. Raises TargetTaken."""
+) -> int:
+    """Returns what the fence says of the run's attempts. Raises TargetTaken."""
     found = sa.select(FENCE.c.run, FENCE.c.attempt).where(FENCE.c.sink == sink)
     row = connection.execute(found.with_for_update(read=is_shared)).one()
     if row.run != run_id:
         holder = holder_of(connection, sink) or Holder(run_id=RunId(row.run))
         raise taken(f"table {sink}", run_id, holder)
-    return Attempt(row.attempt)
+    return int(row.attempt)
 
 
 def rewind(

@@ -164,7 +164,7 @@ class SqlUpsert:
         ancestors: list[tuple[RunId, CheckpointId]],
         run_id: RunId,
     ) -> int:
-        sql_tables.check_holds(connection, database.dialect, self.table, self.pipeline, run_id)
+        sql_tables.close_attempts(connection, database.dialect, self.table, self.pipeline, run_id)
         return sql_tables.rewind(
             connection, database.dialect, self.table, newest_of(ancestors), run_id
         )

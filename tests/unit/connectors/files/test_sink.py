@@ -131,6 +131,7 @@ def test_a_slot_that_commits_during_a_rewind_shows_nothing_after_the_point(
 ) -> None:
     """Its checkpoint was complete, but has been damaged since, so the run falls back past it."""
     slot, committables = prepared(tmp_path)
+    monkeypatch.setattr(slot._target, "check_current", lambda *_: None)  # it passed just before
     move = FileTarget._move
 
     def move_while_it_commits(target: FileTarget, moved: list[Path], to: Path) -> None:
