@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.drill.staging import Staged
-from bench.soak.doing import WHO, Doing, asked, ended, path_of
+from bench.soak.doing import UNALIGNED, WHO, Doing, asked, ended, path_of
 from bench.soak.flow import DOCUMENTS_FILES, VERSION, Code
 from bench.soak.schedule import Fault
 from ftdash.checkpoints.queries.checkpoints import recovery_points
@@ -21,11 +21,13 @@ PARALLELISMS = (1, 2, 3)
 CHANGES = tuple(
     {
         "execution.checkpointing.interval": interval,
-        "execution.checkpointing.unaligned.enabled": unaligned,
+        UNALIGNED: unaligned,
     }
     for interval in ("500 ms", "1 s", "2 s")
     for unaligned in ("true", "false")
 )
+OF_POISONED = {"execution.poison-records.policy": "quarantine"}
+"""Settings of pipelines whose input may be poisoned. It needs aligned checkpoints."""
 
 
 def savepoint(doing: Doing) -> None:
@@ -45,9 +47,14 @@ def rescale(doing: Doing) -> None:
 
 
 def settings(doing: Doing) -> None:
-    now = doing.staged.run.settings
+    _restored(doing, settings=doing.rng.choice(changes_of(doing.staged.run.settings)))
+
+
+def changes_of(now: Mapping[str, str]) -> list[dict[str, str]]:
+    """Returns the changes of these settings that a run accepts."""
     others = [change for change in CHANGES if not change.items() <= now.items()]
-    _restored(doing, settings=doing.rng.choice(others))
+    must_align = OF_POISONED.items() <= now.items()
+    return [each for each in others if each[UNALIGNED] == "false" or not must_align]
 
 
 def code(doing: Doing) -> None:

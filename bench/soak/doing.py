@@ -20,6 +20,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 
 WHO = "soak"
+UNALIGNED = "execution.checkpointing.unaligned.enabled"
 ENDED_WITHIN_S = 300.0
 
 

@@ -9,7 +9,7 @@ import psutil
 import redis
 
 from bench.drill.staging import Installation
-from bench.soak.doing import ENDED_WITHIN_S, Doing, asked
+from bench.soak.doing import ENDED_WITHIN_S, UNALIGNED, Doing, asked
 from bench.soak.measuring import PARTS
 from bench.soak.schedule import Fault
 from ftdash.embedded.installation import own_redis
@@ -26,7 +26,6 @@ IN_RECOVERY = (
     DriverKillMoment.REWINDING,
     DriverKillMoment.REWOUND,
 )
-UNALIGNED = "execution.checkpointing.unaligned.enabled"
 
 
 def slot_killed(doing: Doing) -> None:

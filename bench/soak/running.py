@@ -61,7 +61,6 @@ SETTINGS = {
     "heartbeat.interval": "500 ms",
     "heartbeat.timeout": "5 s",
     "restart-strategy.exponential-delay.max-backoff": "2 s",
-    "execution.poison-records.policy": "quarantine",
 }
 """With little memory for RocksDB, the block cache of a slot is full after a few minutes. With the
 default it fills for half an hour, and the slope of that would hide a leak."""
@@ -175,11 +174,16 @@ def _line(name: str, places: Path, servers: Servers) -> Line:
     return line
 
 
+def settings_of(pipeline: str) -> dict[str, str]:
+    of_size = OF_LARGE_STATE if pipeline == changes.LARGE else {}
+    of_poisoned = changes.OF_POISONED if pipeline in faults.FROM_REDIS else {}
+    return {**SETTINGS, **of_size, **of_poisoned}
+
+
 @contextmanager
 def _running(site: Installation, line: Line, left_out: dict[str, str]) -> Iterator[Staged]:
     staged = Staged(line.name, line.place, site)
     has_disk = line.name == disks.ON_DISK and Fault.DISK_FULL not in left_out
-    of_size = OF_LARGE_STATE if line.name == changes.LARGE else {}
     where = faults.checkpoints_of(line.name, line.place, site.servers, left_out)
     with small_disk(line.place / disks.DISK if has_disk else None):
         services.submit_pipeline(
@@ -189,7 +193,7 @@ def _running(site: Installation, line: Line, left_out: dict[str, str]) -> Iterat
             reason="the soak",
             parallelism=PARALLELISM,
             parameters={"kind": line.kind, "place": str(line.place), flow.VERSION: "1"},
-            settings={**SETTINGS, **of_size, **where},
+            settings={**settings_of(line.name), **where},
             allows_faults=True,
         )
         try:

@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from bench.soak.faults import DO
+from bench.soak.changes import changes_of
+from bench.soak.doing import UNALIGNED
+from bench.soak.faults import DO, FROM_REDIS
+from bench.soak.running import settings_of
 from bench.soak.scenarios import GAME_DAYS, SCENARIOS
 from bench.soak.schedule import Fault
 from ftdash.gameday.injection import DRIVER_MOMENTS, MOMENTS, RECOVERY_MOMENTS
 from ftdash.gameday.models import Fault as GameDayFault
 from pipelines.domain.faults import FaultPoint
+from pipelines.domain.settings.parsing import parse_settings
 
 TESTS = Path(__file__).parents[1]
 
@@ -64,3 +68,17 @@ def test_every_kind_of_fault_can_be_caused_and_belongs_to_a_scenario() -> None:
 
     assert set(DO) == set(Fault)
     assert set(Fault) - in_particular == set()
+
+
+@pytest.mark.parametrize("pipeline", [*FROM_REDIS, "kafka-postgres", "documents-files"])
+def test_a_start_accepts_the_settings_of_a_pipeline_after_each_change(pipeline: str) -> None:
+    given = settings_of(pipeline)
+
+    changes = changes_of(given)
+
+    for change in changes:
+        parse_settings(given | change)
+        assert change not in changes_of(given | change)
+    assert len(changes) >= 3
+    may_overtake = any(change[UNALIGNED] == "true" for change in changes)
+    assert may_overtake == (pipeline not in FROM_REDIS)
