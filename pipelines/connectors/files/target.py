@@ -135,7 +135,8 @@ class FileTarget:
             known = self._held_by(owner, run_id)
             fields = {"restored_id": restored_id, "closed": known.attempt}
             self._write_owner(owner, msgspec.structs.replace(known, **fields))
-            # First of all: a dying slot could still commit such a file after the next line.
+            # Before the visible files are listed: a dying slot that passed its check just before
+            # could still commit one of these, and it would then stay visible.
             self._remove_unfinished(run_id, restored_id)
             foreign = [f for f in self.directory.iterdir() if _final_belongs(f, newest) is False]
             self._move(foreign, self.directory / SUPERSEDED / run_id)
