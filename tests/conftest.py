@@ -31,6 +31,7 @@ from xdist.workermanage import WorkerController
 
 from ftdash.supervision import java
 from tests.new_home import MACHINE, migrated_database
+from tests.running_tests import RunningTests
 from tests.shared_machine import SharedMachine
 from tests.spark_classes import begin_archive, mapped_from
 from tests.sweeps import left_out_by
@@ -118,6 +119,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.runs_all = runs_slow_tests(
         asked=config.option.runs_all, required=REQUIRE_ALL, named=not is_whole_suite(config)
     )
+    if is_whole_suite(config) and not hasattr(config, "workerinput"):
+        running = RunningTests()
+        config.pluginmanager.register(running)
+        running.watch()
 
 
 def keep_compiled_code() -> None:
