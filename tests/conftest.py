@@ -165,12 +165,22 @@ class BesideProcesses(LoadScopeScheduling):  # type: ignore[misc]
         return group_of(nodeid.partition("::")[0])
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Does not rerun a test that ended its process: it would end the next one too."""
-        ended_by: str | None = super().remove_node(node)
-        if ended_by is not None and (group := self._split_scope(ended_by)) in self.workqueue:
-            self.workqueue[group][ended_by] = True
-            if all(self.workqueue[group].values()):
-                del self.workqueue[group]
+        """Gives the process's remaining tests to others, without the test that ended the process.
+
+        The original gives back all its groups. A process that is given a group without a remaining
+        test waits for ever, and a test that ended its process would end the next one too.
+        """
+        groups: dict[str, dict[str, bool]] = self.assigned_work.pop(node)
+        waiting = [
+            test for each in groups.values() for test, is_done in each.items() if not is_done
+        ]
+        if not waiting:
+            return None
+        ended_by, *others = waiting
+        for test in others:
+            self.workqueue.setdefault(self._split_scope(test), {})[test] = False
+        for each in self.nodes:
+            self._reschedule(each)
         return ended_by
 
 

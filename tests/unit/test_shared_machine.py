@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from tenacity import Retrying, stop_after_delay, wait_fixed
+from xdist.remote import Producer
 from xdist.workermanage import WorkerController
 
 from tests.conftest import BesideProcesses
@@ -75,13 +76,35 @@ def refuse_an_empty_queue(lock: Path) -> None:
         raise RuntimeError("nobody waits")
 
 
-def test_a_test_that_crashed_its_worker_is_not_run_again() -> None:
-    file, process = "tests/unit/test_it.py", cast("WorkerController", object())
-    one, two, three = (f"{file}::{name}" for name in ("one", "two", "three"))
+class Process:
+    """A process of the suite, which is asked to run tests by their places in the collection."""
+
+    shutting_down = False
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+
+    def send_runtest_some(self, places: list[int]) -> None:
+        self.asked.append(places)
+
+
+def test_after_a_crash_another_process_runs_only_what_remains() -> None:
+    ended, idle = Process(), Process()
+    one, two, three, four = [
+        *(f"tests/unit/test_done.py::{name}" for name in ("one", "two")),
+        *(f"tests/unit/test_crashing.py::{name}" for name in ("three", "four")),
+    ]
+    done, crashing = one.partition("::")[0], three.partition("::")[0]
     scheduling = object.__new__(BesideProcesses)
-    scheduling.assigned_work = {process: {file: {one: True, two: False, three: False}}}
+    scheduling.log = Producer("scheduling", enabled=False)
+    scheduling.assigned_work = {
+        ended: {done: {one: True, two: True}, crashing: {three: False, four: False}},
+        idle: {},
+    }
+    scheduling.registered_collections = {idle: [one, two, three, four]}
     scheduling.workqueue = OrderedDict()
 
-    assert scheduling.remove_node(process) == two
+    assert scheduling.remove_node(cast("WorkerController", ended)) == three
 
-    assert scheduling.workqueue == {file: {one: True, two: True, three: False}}
+    assert idle.asked == [[3]]
+    assert scheduling.workqueue == {}
