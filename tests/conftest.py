@@ -59,7 +59,7 @@ LEFT_OUT = pytest.StashKey[int]()
 LEFT_OUT_BY_WORKER = "left_out"
 ARCHIVE = pytest.StashKey[subprocess.Popen[bytes]]()
 STACKS = pytest.StashKey[TextIO]()
-"""The standard error of the suite, which no test captures."""
+"""Where this process writes the stack of each thread if it dies."""
 FIRST_WORKER = "gw0"
 GIVES_WAY_S = 60.0
 """After its time limit a test fails. If it has still not ended this much later, its process
@@ -113,7 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.FTDASH_HOME = home
         settings.JOBS_ROOT = home / "jobs"
     keep_compiled_code()
-    config.stash[STACKS] = os.fdopen(os.dup(2), "w")
+    config.stash[STACKS] = stacks_file()
     faulthandler.enable(config.stash[STACKS])
     config.stash[LEFT_OUT] = 0
     config.option.runs_all = runs_slow_tests(
@@ -133,6 +133,13 @@ def keep_compiled_code() -> None:
     """
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def stacks_file() -> TextIO:
+    """Opens a file for each of the suite's processes; the summary shows what they wrote."""
+    if (process := os.environ.get("PYTEST_XDIST_WORKER")) is None:
+        return os.fdopen(os.dup(2), "w")  # which no test captures
+    return (Path(os.environ[MACHINE]) / f"{process}.stacks").open("a")
 
 
 def is_whole_suite(config: pytest.Config) -> bool:
@@ -266,6 +273,10 @@ def pytest_testnodedown(node: WorkerController) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    for file in sorted(Path(os.environ[MACHINE]).glob("*.stacks")):
+        if stacks := file.read_text():
+            terminalreporter.section(f"{file.stem} died")
+            terminalreporter.write(stacks)
     if left_out := config.stash[LEFT_OUT]:
         terminalreporter.write_line(
             f"{left_out} slow tests were left out. `python -m pytest --all` runs them too."
