@@ -6,7 +6,6 @@ code of driver and slot is the real one; only Spark's placing and killing of slo
 
 import logging
 import os
-import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -156,8 +155,8 @@ def hosted_run(
     try:
         yield run
     finally:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid or 0, signal.SIGKILL)
+        if process.is_alive():  # else its id may be another's: the fork server has waited for it
+            process.kill()
         process.join()
         _end_slots(run)
 
