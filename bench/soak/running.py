@@ -236,7 +236,7 @@ def _act(
             _wait_for(began_s + planned.at_s, is_over, check)
             if is_over():
                 return
-            _do(soaked, planned, staged[planned.target], seed)
+            cause(soaked, planned, staged[planned.target], seed)
             check()
             seen = sum(len(line.checker.seen) for line in soaked.lines)
             progress(f"{time.monotonic() - began_s:7.1f} s: {seen} rows are checked")
@@ -251,7 +251,8 @@ def _wait_for(at_s: float, is_over: Callable[[], bool], check: Check) -> None:
         check()
 
 
-def _do(soaked: Soaked, planned: Planned, staged: Staged, seed: int) -> None:
+def cause(soaked: Soaked, planned: Planned, staged: Staged, seed: int) -> None:
+    """Causes the fault, and notes that it was done, or why it could not be."""
     what = f"{planned.fault} of {planned.target} for {planned.length_s} s"
     began_s = time.monotonic()
     try:

@@ -2,15 +2,18 @@
 
 import ast
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 
+from bench.drill.staging import Staged
 from bench.soak.changes import changes_of
 from bench.soak.doing import UNALIGNED
+from bench.soak.ends import Line
 from bench.soak.faults import DO, FROM_REDIS
-from bench.soak.running import settings_of
+from bench.soak.running import Soaked, cause, settings_of
 from bench.soak.scenarios import GAME_DAYS, SCENARIOS
-from bench.soak.schedule import Fault
+from bench.soak.schedule import Fault, Planned
 from ftdash.gameday.injection import DRIVER_MOMENTS, MOMENTS, RECOVERY_MOMENTS
 from ftdash.gameday.models import Fault as GameDayFault
 from pipelines.domain.faults import FaultPoint
@@ -83,3 +86,22 @@ def test_a_start_accepts_the_settings_of_a_pipeline_after_each_change(pipeline: 
     assert len(changes) >= 3
     may_overtake = any(change[UNALIGNED] == "true" for change in changes)
     assert may_overtake == (pipeline not in FROM_REDIS)
+
+
+def test_a_soak_goes_on_if_a_file_is_deleted_just_before_its_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def damage(*_: object) -> None:
+        raise FileNotFoundError("chk-7")
+
+    monkeypatch.setattr("bench.soak.running.changes.go_on", lambda staged: "")
+    monkeypatch.setattr("bench.soak.running.faults.do", damage)
+    line = create_autospec(Line, instance=True)
+    line.name = "counts"
+    soaked = Soaked(lines=[line])
+    planned = Planned(at_s=1, fault=Fault.CHECKPOINT_DAMAGED, target="counts", length_s=2)
+
+    cause(soaked, planned, create_autospec(Staged, instance=True), seed=1)
+
+    assert soaked.refused == ["checkpoint-damaged of counts for 2 s: chk-7"]
+    assert not soaked.done
