@@ -15,6 +15,7 @@ import shutil
 import signal
 import ssl
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -73,7 +74,10 @@ class Images:
         run([*self.words("buildah"), "commit", "--quiet", "--rm", container, BASE])
         archive.unlink()
         # The build takes certificates and packages from the same places as this machine.
+        cache = run([sys.executable, "-m", "pip", "cache", "dir"]).strip()
         given = ["--volume", "/etc/ssl/certs:/etc/ssl/certs:ro"]
+        if Path(cache).is_dir():
+            given.append(f"--volume={cache}:/root/.cache/pip")
         given += [f"--env={name}={value}" for name, value in os.environ.items() if _is_pips(name)]
         kind = ["--isolation", "chroot", "--pull=never", "--format", "docker", "--layers=false"]
         file = ["--file", str(CONTAINER / "Containerfile"), "--tag", IMAGE]

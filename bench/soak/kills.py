@@ -7,6 +7,8 @@ from functools import partial
 
 import psutil
 import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
 from bench.drill.staging import Installation
 from bench.soak.doing import ENDED_WITHIN_S, UNALIGNED, Doing, asked
@@ -20,6 +22,8 @@ from pipelines.domain.status import DriverKillMoment, KillMoment
 
 COMES_WITHIN_S = 20.0
 """A moment of a checkpoint comes with the next one; a kill whose moment does not come is undone."""
+
+PAUSE_S, TRIES = 0.5, 60
 
 IN_RECOVERY = (
     DriverKillMoment.RESTARTING,
@@ -100,7 +104,8 @@ def broker_flushed(doing: Doing) -> None:
     address = own_redis()
     if address is None:
         raise Rejected("the control plane has no Redis of its own")
-    with redis.Redis.from_url(address.url) as client:
+    patient = Retry(ConstantBackoff(PAUSE_S), TRIES)  # it may just have been killed and started
+    with redis.Redis.from_url(address.url, retry=patient) as client:
         client.flushall()
 
 
