@@ -7,6 +7,7 @@ partition. It does not decide when a transaction ends.
 """
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -176,6 +177,9 @@ DELIVERY = timedelta(minutes=1)
 
 RECONNECT = timedelta(seconds=1)
 ROOM_TURN_S = 0.05
+ANSWERS_S = 0.5
+"""How long a client that ends amid a transaction waits for answers that are on their way."""
+
 LARGEST_RECORD_BYTES = 1_000_000_000
 """The client does not limit sizes; the broker knows what the topic accepts."""
 
@@ -234,6 +238,7 @@ class TransactionalProducer:
         self.transactional_id = transactional_id
         self._output = output
         self._problem: KafkaError | None = None
+        self._has_unanswered = False
         self._widest_bytes = 1.0  # of the records that wait
         delivery = min(DELIVERY, output.timeout / 2)
         self._delivery_s = delivery.total_seconds()
@@ -265,6 +270,7 @@ class TransactionalProducer:
         for part in _parts(batch):
             self._wait_for_room(part)
             columns = self._output.form.columns(part)
+            self._has_unanswered = True
             self._ask(partial(self._queue, columns))
             self._check()
             records += len(columns[0])
@@ -276,6 +282,7 @@ class TransactionalProducer:
             left = self._serve(lambda: self._client.flush(TURN_S))
             self._check()
             if not left:
+                self._has_unanswered = False
                 return
         raise Retryable(
             f"Kafka at {self._output.address.bootstrap_servers} has not taken"
@@ -300,6 +307,19 @@ class TransactionalProducer:
         with suppress(KafkaException, SystemError):
             self._client.purge()
             self._client.abort_transaction(ANSWER_TIMEOUT_S)
+            self._has_unanswered = False
+
+    def __del__(self) -> None:
+        """Waits for the broker's answers before the client ends.
+
+        librdkafka 2.16 uses freed memory if a client that was just fenced ends before the answer to
+        its request to add partitions has come. That may end the process, by a signal or with the
+        assertion `txn_req_cnt > 0` of `rd_kafka_txn_handle_AddPartitionsToTxn`.
+        """
+        if self._has_unanswered:
+            with suppress(KafkaException, SystemError):
+                self._client.purge(in_flight=False)
+            time.sleep(ANSWERS_S)
 
     def _queue(self, columns: list[Blobs]) -> None:
         """Loops over the records in C: a Python loop would double the cost."""
