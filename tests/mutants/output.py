@@ -725,6 +725,26 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "a Kafka client that is fenced amid a transaction ends without damage to its process": (
+        Mutant(
+            "pipelines/connectors/kafka/producer.py",
+            "            time.sleep(ANSWERS_S)\n",
+            "            pass\n",
+            (
+                "tests/unit/connectors/kafka/test_producer.py::"
+                "test_a_producer_that_ends_amid_a_transaction_waits_for_answers"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/kafka/producer.py",
+            "            self._has_unanswered = True\n",
+            "",
+            (
+                "tests/unit/connectors/kafka/test_producer.py::"
+                "test_a_producer_that_could_not_abort_its_transaction_waits_for_answers"
+            ),
+        ),
+    ),
     (
         "rows staged in PostgreSQL become visible with their checkpoint or never, and block no"
         " reader"

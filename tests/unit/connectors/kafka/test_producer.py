@@ -21,6 +21,14 @@ ADDRESS = KafkaAddress("broker:9092")
 OUTPUT = KafkaOutput(ADDRESS, "views", RecordForm(), timedelta(minutes=1))
 
 
+@pytest.fixture(autouse=True)
+def waited_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long producers waited before they ended; they do not really wait."""
+    waited_s: list[float] = []
+    monkeypatch.setattr(producer_module.time, "sleep", waited_s.append)
+    return waited_s
+
+
 def test_a_full_client_queue_is_retryable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_module, "Producer", FullClient)
     producer = TransactionalProducer(OUTPUT, "ours")
@@ -77,6 +85,48 @@ def test_a_flush_waits_no_longer_than_a_delivery_may_take(
     assert delivery_s < producer._client.waited_s < OUTPUT.timeout.total_seconds()
 
 
+def test_a_producer_that_ends_amid_a_transaction_waits_for_answers(
+    monkeypatch: pytest.MonkeyPatch, waited_s: list[float]
+) -> None:
+    """Else its client damages the memory of the process if it was just fenced."""
+    monkeypatch.setattr(producer_module, "Producer", TakingClient)
+    producer = TransactionalProducer(OUTPUT, "ours")
+    producer.write(pa.record_batch({"id": [1]}))
+    client = producer._client
+
+    del producer
+
+    assert waited_s == [producer_module.ANSWERS_S]
+    assert client.purged == ["what is queued"]
+
+
+def test_a_producer_that_could_not_abort_its_transaction_waits_for_answers(
+    monkeypatch: pytest.MonkeyPatch, waited_s: list[float]
+) -> None:
+    monkeypatch.setattr(producer_module, "Producer", EndedClient)
+    producer = TransactionalProducer(OUTPUT, "ours")
+    producer.write(pa.record_batch({"id": [1]}))
+    producer.abandon()
+
+    del producer
+
+    assert waited_s == [producer_module.ANSWERS_S]
+
+
+@pytest.mark.parametrize("last", ["flush", "abandon"])
+def test_a_producer_without_an_unanswered_request_ends_at_once(
+    last: str, monkeypatch: pytest.MonkeyPatch, waited_s: list[float]
+) -> None:
+    monkeypatch.setattr(producer_module, "Producer", TakingClient)
+    producer = TransactionalProducer(OUTPUT, "ours")
+    producer.write(pa.record_batch({"id": [1]}))
+    getattr(producer, last)()
+
+    del producer
+
+    assert waited_s == []
+
+
 @pytest.mark.parametrize(
     "opened",
     [
@@ -118,8 +168,34 @@ class FullClient:
     def poll(self, timeout_s: float) -> int:
         return 0
 
+    def purge(self, in_queue: bool = True, in_flight: bool = True) -> None:
+        pass
+
     def __len__(self) -> int:
         return 0
+
+
+class TakingClient(FullClient):
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
+        self.purged: list[str] = []
+
+    def produce(self, topic: str, value: bytes | None) -> None:
+        pass
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True) -> None:
+        self.purged.append("everything" if in_flight else "what is queued")
+
+    def flush(self, timeout_s: float) -> int:
+        return 0
+
+    def abort_transaction(self, timeout_s: float) -> None:
+        pass
+
+
+class EndedClient(TakingClient):
+    def abort_transaction(self, timeout_s: float) -> None:
+        raise KafkaException(KafkaError(KafkaError._FENCED, "by a newer instance", fatal=True))
 
 
 class SilentClient(FullClient):
