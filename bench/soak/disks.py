@@ -33,6 +33,7 @@ FLUSH_S = (0.02, 1.0)
 10 s."""
 
 MANIFEST, NAMED = "manifest.json", "chk-"
+LETS_GO_WITHIN_S = 10.0
 SLOW_UPLOAD_MS = 3000
 TORN_SHARE = 0.5
 
@@ -157,7 +158,12 @@ def altered_flushes(pids: Sequence[int], how: str) -> Iterator[None]:
             raise Rejected(f"no flush was altered: strace ended with status {tracer.returncode}")
     finally:
         tracer.terminate()  # it lets go of the processes
-        tracer.wait()
+        try:
+            tracer.wait(LETS_GO_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            # It waits for ever for a process of several threads that was just killed.
+            tracer.kill()
+            tracer.wait()
 
 
 def why_no_disk(pipelines: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ Its output is complete, and the report says so.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -123,6 +124,27 @@ def test_slowing_the_disk_of_an_ended_process_is_refused() -> None:
 
     with pytest.raises(Rejected, match="status 1"), slow_flushes([ended.pid], SLOW_FLUSH_S):
         wait_until(lambda: not has_a_tracer())
+
+
+def test_a_tracer_that_does_not_let_go_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, started = tmp_path / "strace", tmp_path / "started"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import pathlib, signal\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"pathlib.Path({str(started)!r}).touch()\n"
+        "signal.pause()\n"
+    )
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("bench.soak.disks.LETS_GO_WITHIN_S", 0.1)
+
+    with slow_flushes([os.getpid()], SLOW_FLUSH_S):
+        wait_until(started.exists)
+
+    assert not psutil.Process().children()
 
 
 def has_a_tracer() -> bool:
