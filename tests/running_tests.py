@@ -1,4 +1,4 @@
-"""Says what the suite was doing when it is told to end, e.g. because it took too long."""
+"""Names the running and the longest tests if SIGTERM ends the suite, as a time limit does."""
 
 import signal
 import sys
@@ -33,6 +33,6 @@ class RunningTests:
         return "\n".join([*running, *(f"took {s:.0f} s: {each}" for each, s in longest)])
 
     def _told_to_end(self, number: int, frame: FrameType | None) -> None:
-        # Written at once: whoever sent the signal may not wait for the summary.
+        # At once, because SIGKILL may follow before the summary.
         print(f"\n{self.text()}", file=sys.stderr, flush=True)
         pytest.exit(f"told to end by {signal.Signals(number).name}", returncode=128 + number)

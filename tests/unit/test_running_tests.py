@@ -1,4 +1,4 @@
-"""A suite that is told to end says what it was doing."""
+"""A suite that SIGTERM ends names the tests that were running."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import pytest
 from tests.running_tests import RunningTests
 
 
-def test_a_suite_told_to_end_names_the_running_and_the_longest_tests(
+def test_sigterm_names_the_running_and_the_longest_tests(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)

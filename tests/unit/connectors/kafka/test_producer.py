@@ -89,9 +89,7 @@ def test_a_producer_that_ends_amid_a_transaction_waits_for_answers(
     monkeypatch: pytest.MonkeyPatch, waited_s: list[float]
 ) -> None:
     """Else its client damages the memory of the process if it was just fenced."""
-    monkeypatch.setattr(producer_module, "Producer", TakingClient)
-    producer = TransactionalProducer(OUTPUT, "ours")
-    producer.write(pa.record_batch({"id": [1]}))
+    producer = writing(TakingClient, monkeypatch)
     client = producer._client
 
     del producer
@@ -103,9 +101,7 @@ def test_a_producer_that_ends_amid_a_transaction_waits_for_answers(
 def test_a_producer_that_could_not_abort_its_transaction_waits_for_answers(
     monkeypatch: pytest.MonkeyPatch, waited_s: list[float]
 ) -> None:
-    monkeypatch.setattr(producer_module, "Producer", EndedClient)
-    producer = TransactionalProducer(OUTPUT, "ours")
-    producer.write(pa.record_batch({"id": [1]}))
+    producer = writing(EndedClient, monkeypatch)
     producer.abandon()
 
     del producer
@@ -117,9 +113,7 @@ def test_a_producer_that_could_not_abort_its_transaction_waits_for_answers(
 def test_a_producer_without_an_unanswered_request_ends_at_once(
     last: str, monkeypatch: pytest.MonkeyPatch, waited_s: list[float]
 ) -> None:
-    monkeypatch.setattr(producer_module, "Producer", TakingClient)
-    producer = TransactionalProducer(OUTPUT, "ours")
-    producer.write(pa.record_batch({"id": [1]}))
+    producer = writing(TakingClient, monkeypatch)
     getattr(producer, last)()
 
     del producer
@@ -151,6 +145,14 @@ def test_a_dropped_client_ends_at_once_and_waits_for_no_garbage_collection(
         assert found() is None
     finally:
         gc.enable()
+
+
+def writing(client: "type[TakingClient]", monkeypatch: pytest.MonkeyPatch) -> TransactionalProducer:
+    """Returns a producer amid a transaction."""
+    monkeypatch.setattr(producer_module, "Producer", client)
+    producer = TransactionalProducer(OUTPUT, "ours")
+    producer.write(pa.record_batch({"id": [1]}))
+    return producer
 
 
 class FullClient:
