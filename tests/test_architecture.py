@@ -69,8 +69,8 @@ FROM_FTDASH = {
     )
 }
 DASHBOARD = [  # each may import those before it
-    *("installed_command", "formats", "times", "among", "telemetry", "logs", "celery", "errands"),
-    *("postgresql", "settings"),
+    *("installed_command", "formats", "times", "among", "telemetry", "logs"),
+    *("broker", "celery", "errands", "postgresql", "settings"),
     "jobs",  # the rows of pipelines, runs and requests
     *("accounts", "django_hooks", "history", "checkpoints", "metrics"),
     *("requests", "runs", "points", "audits", "incidents", "projection", "supervision"),

@@ -3,6 +3,7 @@
 The tests read the results from their database: the sign of life that each reconcile leaves there.
 """
 
+import logging
 import os
 import signal
 import sqlite3
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import redis
 from django.conf import settings as project
 from django.test import Client
 from django.urls import reverse
+from kombu import Connection, Consumer, Message, Queue, common
 from kombu.utils import functional
 
 from ftdash import tasks
@@ -117,6 +120,44 @@ def test_asking_without_a_broker_fails_without_a_wait(
     assert options["socket_connect_timeout"] <= 2
 
 
+@pytest.mark.slow
+def test_a_worker_forgets_a_connection_that_its_broker_ended_amid_a_task(tmp_path: Path) -> None:
+    """It closes the connection twice, and acknowledges the task's message afterwards."""
+    with reserved_port() as port:
+        plane = ControlPlane(tmp_path, port)
+        try:
+            plane.start_redis()
+            connection, message = reading_after_a_message(plane.url)
+            plane.kill("redis")
+        finally:
+            plane.end()
+
+    with suppress(Exception):  # as Celery does
+        connection.collect()
+    common.ignore_errors(connection, connection.close)
+    message.ack_log_error(logging.getLogger(__name__), connection.connection_errors)
+
+    assert not message.acknowledged
+
+
+def reading_after_a_message(url: str) -> tuple[Connection, Message]:
+    """Returns a connection whose two channels wait for messages, and one that came before."""
+    received: list[Message] = []
+    with application.connection_for_write(url) as writing:
+        writing.SimpleQueue("requests").put("first")
+    connection = application.connection_for_read(url)
+    for channel, queue in (
+        (connection.default_channel, Queue("requests")),
+        (connection.channel(), Queue("replies")),
+    ):
+        Consumer(channel, queue, on_message=received.append).consume()
+    while not received:
+        connection.drain_events(timeout=PATIENCE_S)
+    with suppress(TimeoutError):
+        connection.drain_events(timeout=0.01)
+    return connection, received[0]
+
+
 class ControlPlane:
     """Worker, beat and Redis in a home of their own; each is a process of this test."""
 
@@ -148,11 +189,7 @@ class ControlPlane:
         process.wait()
 
     def wait_for_reconcile(self) -> None:
-        """Waits until a reconcile has begun after now.
-
-        A worker that loses Redis while it handles messages may end because of that (kombu).
-        Supervisors start workers again, as ours does.
-        """
+        """Waits until a reconcile has begun after now, by the same worker."""
         now = time.time()
         wait_until(lambda: self._reconciled_since(now), within_s=PATIENCE_S, otherwise=self.logs)
 
@@ -181,8 +218,7 @@ class ControlPlane:
             )
 
     def _reconciled_since(self, moment_s: float) -> bool:
-        if "worker" in self._processes and self._processes["worker"].poll() is not None:
-            self.start("worker", *WORKER)
+        assert self._processes["worker"].poll() is None, self.logs()
         return self._reconciled_at() > moment_s
 
     def _reconciled_at(self) -> float:

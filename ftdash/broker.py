@@ -1,0 +1,32 @@
+"""The transport to the broker; it keeps a worker alive when its Redis ends.
+
+When Redis ends while a worker reads from it, Celery closes the connection twice. The second time,
+kombu 5.7 looks for the address of a connection that has none any more. It raises AttributeError,
+which Celery does not take for a lost connection, and the worker ends.
+"""
+
+from typing import Any
+
+from kombu.transport import redis
+from redis.exceptions import ConnectionError as ConnectionLost
+
+
+class Channel(redis.Channel):
+    """A channel that reports a closed connection as a lost one."""
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        """Returns the parameters of a new connection to Redis.
+
+        Raises:
+            ConnectionLost: the connection that this channel belongs to is closed.
+        """
+        if self.connection is None or self.connection.client is None:
+            raise ConnectionLost("the connection to the broker is closed")
+        parameters: dict[str, Any] = super()._connparams(asynchronous)  # type: ignore[misc]
+        return parameters
+
+
+class Transport(redis.Transport):
+    """kombu's transport to Redis with these channels."""
+
+    Channel = Channel
