@@ -728,11 +728,11 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "a Kafka client that is fenced amid a transaction ends without damage to its process": (
         Mutant(
             "pipelines/connectors/kafka/producer.py",
-            "            time.sleep(ANSWERS_S)\n",
-            "            pass\n",
+            "            keeping.start()\n",
+            "",
             (
                 "tests/unit/connectors/kafka/test_producer.py::"
-                "test_a_producer_that_ends_amid_a_transaction_waits_for_answers"
+                "test_a_client_whose_producer_ends_amid_a_transaction_is_kept_for_answers"
             ),
         ),
         Mutant(
@@ -741,7 +741,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "",
             (
                 "tests/unit/connectors/kafka/test_producer.py::"
-                "test_a_producer_that_could_not_abort_its_transaction_waits_for_answers"
+                "test_a_client_that_could_not_abort_its_transaction_is_kept_for_answers"
             ),
         ),
     ),

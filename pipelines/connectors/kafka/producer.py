@@ -7,13 +7,13 @@ partition. It does not decide when a transaction ends.
 """
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from threading import Timer
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -177,8 +177,9 @@ DELIVERY = timedelta(minutes=1)
 
 RECONNECT = timedelta(seconds=1)
 ROOM_TURN_S = 0.05
-ANSWERS_S = 0.5
-"""How long a client that ends amid a transaction waits for answers that are on their way."""
+ANSWERS_S = 90.0
+"""How long a client is kept whose producer ended amid a transaction. After 60 s without an answer,
+librdkafka gives a request up."""
 
 LARGEST_RECORD_BYTES = 1_000_000_000
 """The client does not limit sizes; the broker knows what the topic accepts."""
@@ -310,7 +311,7 @@ class TransactionalProducer:
             self._has_unanswered = False
 
     def __del__(self) -> None:
-        """Waits for the broker's answers before the client ends.
+        """Keeps the client until the broker has answered all its requests.
 
         librdkafka 2.16 uses freed memory if a client that was just fenced ends before the answer to
         its request to add partitions has come. That may end the process, by a signal or with the
@@ -319,7 +320,9 @@ class TransactionalProducer:
         if self._has_unanswered:
             with suppress(KafkaException, SystemError):
                 self._client.purge(in_flight=False)
-            time.sleep(ANSWERS_S)
+            keeping = Timer(ANSWERS_S, len, [self._client])
+            keeping.daemon = True
+            keeping.start()
 
     def _queue(self, columns: list[Blobs]) -> None:
         """Loops over the records in C: a Python loop would double the cost."""

@@ -1,8 +1,9 @@
 """Errors of a Kafka client without a broker, as errors of the engine."""
 
 import gc
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,17 +17,10 @@ from pipelines.connectors.kafka.producer import KafkaOutput, RecordForm, Transac
 from pipelines.connectors.kafka.reader import TopicsReader
 from pipelines.connectors.kafka.values import RawValues
 from pipelines.domain.errors import Rejected, Retryable
+from tests.polling import wait_until
 
 ADDRESS = KafkaAddress("broker:9092")
 OUTPUT = KafkaOutput(ADDRESS, "views", RecordForm(), timedelta(minutes=1))
-
-
-@pytest.fixture(autouse=True)
-def waited_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long producers waited before they ended; they do not really wait."""
-    waited_s: list[float] = []
-    monkeypatch.setattr(producer_module.time, "sleep", waited_s.append)
-    return waited_s
 
 
 def test_a_full_client_queue_is_retryable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,40 +79,56 @@ def test_a_flush_waits_no_longer_than_a_delivery_may_take(
     assert delivery_s < producer._client.waited_s < OUTPUT.timeout.total_seconds()
 
 
-def test_a_producer_that_ends_amid_a_transaction_waits_for_answers(
-    monkeypatch: pytest.MonkeyPatch, waited_s: list[float]
+def test_a_client_whose_producer_ends_amid_a_transaction_is_kept_for_answers(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else its client damages the memory of the process if it was just fenced."""
+    """Else it damages the memory of the process if it was just fenced."""
     producer = writing(TakingClient, monkeypatch)
-    client = producer._client
+    client = weakref.ref(producer._client)
 
     del producer
 
-    assert waited_s == [producer_module.ANSWERS_S]
-    assert client.purged == ["what is queued"]
+    (keeping,) = timers()
+    found = client()
+    assert keeping.interval == producer_module.ANSWERS_S
+    assert keeping.daemon, "the process would not end before it"
+    assert found is not None
+    assert found.purged == ["what is queued"]
 
 
-def test_a_producer_that_could_not_abort_its_transaction_waits_for_answers(
-    monkeypatch: pytest.MonkeyPatch, waited_s: list[float]
+def test_a_client_that_could_not_abort_its_transaction_is_kept_for_answers(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     producer = writing(EndedClient, monkeypatch)
     producer.abandon()
+    client = weakref.ref(producer._client)
 
     del producer
 
-    assert waited_s == [producer_module.ANSWERS_S]
+    assert client() is not None
+
+
+def test_a_client_ends_once_it_was_kept_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_module, "ANSWERS_S", 0.01)
+    producer = writing(TakingClient, monkeypatch)
+    client = weakref.ref(producer._client)
+
+    del producer
+
+    wait_until(lambda: client() is None)
 
 
 @pytest.mark.parametrize("last", ["flush", "abandon"])
-def test_a_producer_without_an_unanswered_request_ends_at_once(
-    last: str, monkeypatch: pytest.MonkeyPatch, waited_s: list[float]
+def test_a_client_without_an_unanswered_request_ends_with_its_producer(
+    last: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = writing(TakingClient, monkeypatch)
     getattr(producer, last)()
+    client = weakref.ref(producer._client)
 
     del producer
 
-    assert waited_s == []
+    assert client() is None
 
 
 @pytest.mark.parametrize(
@@ -153,6 +163,18 @@ def writing(client: "type[TakingClient]", monkeypatch: pytest.MonkeyPatch) -> Tr
     producer = TransactionalProducer(OUTPUT, "ours")
     producer.write(pa.record_batch({"id": [1]}))
     return producer
+
+
+def timers() -> list[threading.Timer]:
+    return [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+
+
+@pytest.fixture(autouse=True)
+def no_timer_outlives_its_test() -> Iterator[None]:
+    yield
+    for each in timers():
+        each.cancel()
+        each.join()
 
 
 class FullClient:
