@@ -21,8 +21,8 @@ def main() -> None:
     words = [*sys.argv[:1], *(n.replace("-", "_") for n in name), *sys.argv[2:]]
     try:
         execute_from_command_line(words)
-    except ImproperlyConfigured as trouble:  # its message is a sentence of `ftdash.settings`
-        print(f"ftdash cannot start. {trouble}", file=sys.stderr)
+    except ImproperlyConfigured as problem:  # its message is a sentence of `ftdash.settings`
+        print(f"ftdash cannot start. {problem}", file=sys.stderr)
         sys.exit(2)
 
 

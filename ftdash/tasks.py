@@ -21,9 +21,9 @@ from ftdash.retention import pruning
 from ftdash.supervision import drivers
 from ftdash.upgrades import packages
 from ftdash.upgrades import services as upgrades
+from ftdash.watching.services import incidents as watched_incidents
 from ftdash.watching.services import reports as watched_files
 from ftdash.watching.services import savepoints as query_savepoints
-from ftdash.watching.services import trouble
 from ftdash.watching.services import work as query_work
 
 
@@ -138,7 +138,7 @@ def look_after_query_work() -> None:
     query_work.start_forgotten()
     query_work.end_silent()
     query_savepoints.look_after(timezone.now())
-    trouble.judge_watched(timezone.now())
+    watched_incidents.judge_watched(timezone.now())
 
 
 @shared_task(ignore_result=True)

@@ -25,7 +25,7 @@ from packaging.version import Version
 
 from ftdash.embedded.installation import free_port
 from ftdash.watching.progress import Kind, understood
-from ftdash.watching.standing import QueryState, Standing
+from ftdash.watching.query_status import QueryState, QueryStatus
 from tests.java_programs import JavaProgram
 from tests.listener_dashboard import Dashboard
 from tests.polling import wait_until
@@ -188,15 +188,15 @@ def problem_with(dashboard: Dashboard) -> str:
     told, problems = understood(dashboard.events, datetime.now(UTC))
     if problems:
         return f"not understood: {problems[0]}"
-    standing = Standing()
+    status = QueryStatus()
     for each in told:
-        standing = standing.after(each)
+        status = status.after(each)
     batches = [each.batch.batch_id for each in told if each.kind is Kind.PROGRESS and each.batch]
     if batches != list(range(len(batches))) or len(batches) < BATCHES:
         return f"not each batch once and in order: {batches}"
     if not any(each.kind is Kind.STARTED for each in told):
         return f"no start: {json.dumps(dashboard.events)[:300]}"
-    if (state := standing.state(datetime.now(UTC))) is not QueryState.FINISHED:
+    if (state := status.state(datetime.now(UTC))) is not QueryState.FINISHED:
         return f"the query is {state} in the end"
     return ""
 

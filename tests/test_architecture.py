@@ -197,7 +197,7 @@ WRITERS = {  # module -> why it writes rows although it is not `services`
     "ftdash.projection.incident_fold": "folds journals",
     "ftdash.projection.projector": "folds journals",
     "ftdash.projection.run_fold": "folds journals",
-    "ftdash.requests.asking": "the part that all services share to store a request",
+    "ftdash.requests.storing": "the part that all services share to store a request",
     "ftdash.retention.pruning": "deletes what is older than its limit",
     "ftdash.supervision.drivers": "starts, watches and ends drivers",
 }
@@ -359,7 +359,7 @@ def test_only_the_module_that_logs_requests_stores_them() -> None:
     making = {"Request.of", "Request.objects.create", "Request.objects.bulk_create"}
     makers = {module_of(path) for path in FILES if making & facts_of(path).about_requests}
 
-    assert makers == {"ftdash.requests.asking"}
+    assert makers == {"ftdash.requests.storing"}
 
 
 def test_a_checkpoint_passes_few_files_from_the_button_to_its_row() -> None:

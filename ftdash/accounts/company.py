@@ -150,7 +150,7 @@ def is_configured() -> bool:
     return bool(settings.OIDC_ISSUER)
 
 
-def configuration_trouble() -> str:
+def configuration_problem() -> str:
     """One sentence about settings that cannot work, with the cure; empty if there is none."""
     if not settings.OIDC_CLIENT_ID:
         return "FTDASH_OIDC_CLIENT_ID is unset; set it to the client id that the provider gave."
@@ -180,8 +180,8 @@ def probe() -> None:
     Asks for tokens with a code that does not exist. A provider that accepts the client's secret
     rejects the code; any other provider rejects the client.
     """
-    if trouble := configuration_trouble():
-        raise Unwell(trouble)
+    if problem := configuration_problem():
+        raise Unwell(problem)
     try:
         found = requests.get(_discovery(), timeout=ANSWERS_WITHIN_S)
         found.raise_for_status()

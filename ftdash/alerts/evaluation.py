@@ -52,7 +52,7 @@ from ftdash.runs.queries.freshness import checkpoint_interval_s, late_after_s
 from ftdash.runs.queries.pulses import WITH_THE_ATTEMPT
 from ftdash.runs.queries.runs import newest_runs
 from ftdash.watching.models import WatchedIncident
-from ftdash.watching.services import trouble
+from ftdash.watching.services import incidents as watched_incidents
 from pipelines.domain.status import JobStatus
 
 LATELY = timedelta(minutes=10)
@@ -306,13 +306,13 @@ def _tell_of_watched(now: datetime) -> None:
     that closes before then sends none.
     """
     silent = silences(now)
-    for incident, is_over in trouble.untold():
+    for incident, is_over in watched_incidents.untold():
         if not is_over and _silence_of_incident(incident, silent) is not None:
             if incident.closed_at is not None:
-                trouble.note_told(incident, is_over=False)
-                trouble.note_told(incident, is_over=True)
+                watched_incidents.note_told(incident, is_over=False)
+                watched_incidents.note_told(incident, is_over=True)
             continue
-        if not trouble.note_told(incident, is_over=is_over):
+        if not watched_incidents.note_told(incident, is_over=is_over):
             continue
         news = News.CLEARED if is_over else News.FIRED
         for channel in Channel.objects.filter(pipeline=None):

@@ -21,7 +21,7 @@ from ftdash.alerts.models import Alert, AlertRule, Channel, ChannelKind, News, S
 from ftdash.flink_clusters.models import FlinkCluster
 from ftdash.formats import held_for, utc
 from ftdash.jobs.validation import check_reason
-from ftdash.requests.asking import pipeline_named
+from ftdash.requests.storing import pipeline_named
 from ftdash.watching.services.work import watched_row
 from pipelines.domain.errors import Rejected
 

@@ -25,7 +25,7 @@ from ftdash.errands import Errand, isolated, publish_on_commit
 from ftdash.jobs.author_environment import environment_of_authors
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, Run
-from ftdash.requests.asking import pipeline_named
+from ftdash.requests.storing import pipeline_named
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import RunDirectory
 

@@ -33,7 +33,7 @@ from ftdash.formats import size
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.incidents.causes import ADVICE, Cause
 from ftdash.incidents.models import Incident
-from ftdash.jobs.damage import told_of
+from ftdash.jobs.damage import text_of
 from ftdash.jobs.models import (
     DamageFinding,
     Failure,
@@ -109,7 +109,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EventFilter:
     """None matches everything. `since` is included, `until` is not."""
 
     pipeline: str | None = None
@@ -151,7 +151,7 @@ RUN, PIPELINE = "run__pipeline", "pipeline"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Description:
     what: str
     outcome: str = ""
     why: str = ""
@@ -168,7 +168,7 @@ class Source:
     kind: LineKind
     rows: Callable[[], QuerySet[Any]]
     time: str
-    told: Callable[[Any], Told]
+    describe: Callable[[Any], Description]
     parts: tuple[str, ...] = (RUN,)
     actor: str = ""
     routine: Q | None = None
@@ -183,9 +183,9 @@ def _ended(label: Any, why: str) -> str:
     return f"{label}: {why}" if why else str(label)
 
 
-def _request(row: Request) -> Told:
-    told = _ended(RequestPhase(row.phase).label, row.message)
-    return Told(f"asked for: {row.command.action}{_naming(row)}", told, row.reason)
+def _request(row: Request) -> Description:
+    outcome = _ended(RequestPhase(row.phase).label, row.message)
+    return Description(f"asked for: {row.command.action}{_naming(row)}", outcome, row.reason)
 
 
 def _naming(row: Request) -> str:
@@ -199,23 +199,23 @@ def _naming(row: Request) -> str:
     return ""
 
 
-def _status(row: StatusChange) -> Told:
-    return Told(f"the run is {row.status}", why=row.reason)
+def _status(row: StatusChange) -> Description:
+    return Description(f"the run is {row.status}", why=row.reason)
 
 
-def _failure(row: Failure) -> Told:
+def _failure(row: Failure) -> Description:
     where = f" in {row.vertex}[{row.subtask}]" if row.vertex else ""
-    return Told(f"{row.cause}{where}")
+    return Description(f"{row.cause}{where}")
 
 
-def _recovery(row: Recovery) -> Told:
+def _recovery(row: Recovery) -> Description:
     since = row.restored_checkpoint_id
     origin = f"checkpoint {since}" if since else "the beginning"
     outcome = "all subtasks run again" if row.running_at else "not running again"
-    return Told(f"recovery to attempt {row.attempt} from {origin}", outcome)
+    return Description(f"recovery to attempt {row.attempt} from {origin}", outcome)
 
 
-def _checkpoint(row: Checkpoint) -> Told:
+def _checkpoint(row: Checkpoint) -> Description:
     name = f" {row.checkpoint_id}" if row.checkpoint_id else ""
     took = f" in {row.end_to_end_ms:,.0f} ms" if row.end_to_end_ms is not None else ""
     outcome = (
@@ -223,121 +223,125 @@ def _checkpoint(row: Checkpoint) -> Told:
         if row.status == CheckpointStatus.DISCARDED
         else f"{CheckpointStatus(row.status).label}{took}"
     )
-    return Told(f"{row.kind.lower()}{name}", outcome, f"{row.reason_text} {row.message}".strip())
+    return Description(
+        f"{row.kind.lower()}{name}", outcome, f"{row.reason_text} {row.message}".strip()
+    )
 
 
-def _superseded(row: SupersededOutput) -> Told:
-    return Told(f"{row.files} outputs of {row.sink} were set aside", row.moved_to)
+def _superseded(row: SupersededOutput) -> Description:
+    return Description(f"{row.files} outputs of {row.sink} were set aside", row.moved_to)
 
 
-def _repeated(row: RepeatedOutput) -> Told:
+def _repeated(row: RepeatedOutput) -> Description:
     count = "an unknown number of" if row.records is None else f"{row.records:,}"
     bound = "up to " if row.is_at_most and row.records is not None else ""
     what = f"{row.sink} publishes {bound}{count} records again to {row.target}"
-    return Told(what, "readers see them twice")
+    return Description(what, "readers see them twice")
 
 
-def _leftover(row: Leftover) -> Told:
+def _leftover(row: Leftover) -> Description:
     count = f"{row.count} " if row.count else ""
     volume = f" ({size(row.size_bytes)})" if row.size_bytes is not None else ""
     what = f"{count}{row.what}{volume} of {row.sink} in {row.target}"
     outcome = "kept" if row.why_kept else "cleaned up"
     left_by = f": left by {row.left_by}" if row.left_by else ""
-    return Told(what, f"{outcome}{left_by}", row.why_kept)
+    return Description(what, f"{outcome}{left_by}", row.why_kept)
 
 
-def _takeover(row: TargetTakeover) -> Told:
+def _takeover(row: TargetTakeover) -> Description:
     what = f"{row.target} was taken over for {row.sink}"
-    return Told(what, f"{row.loser} may not write there any more")
+    return Description(what, f"{row.loser} may not write there any more")
 
 
-def _quarantined(row: QuarantinedRecord) -> Told:
+def _quarantined(row: QuarantinedRecord) -> Description:
     what = f"record {row.offset} of {row.split} is not given to {row.operator} any more"
-    return Told(what, why=row.error)
+    return Description(what, why=row.error)
 
 
-def _zombie(row: ZombieRefusal) -> Told:
+def _zombie(row: ZombieRefusal) -> Description:
     why = f"attempt {row.zombie_attempt} is over" if row.zombie_attempt else "a stranger"
-    return Told(row.what, f"refused: {why}")
+    return Description(row.what, f"refused: {why}")
 
 
-def _damage(row: DamageFinding) -> Told:
-    found = told_of(row)
-    return Told(found.what, found.outcome, row.message)
+def _damage(row: DamageFinding) -> Description:
+    found = text_of(row)
+    return Description(found.what, found.outcome, row.message)
 
 
-def _audit(row: Audit) -> Told:
+def _audit(row: Audit) -> Description:
     if row.ended_at is None:
-        return Told("requested an audit", "under way")
+        return Description("requested an audit", "under way")
     if row.report is None:
-        return Told("requested an audit", f"failed: {row.problem}")
+        return Description("requested an audit", f"failed: {row.problem}")
     found = "as recorded" if row.report["is_as_recorded"] else "not as recorded"
-    return Told("requested an audit", f"the output is {found}")
+    return Description("requested an audit", f"the output is {found}")
 
 
-def _game_day(row: GameDay) -> Told:
+def _game_day(row: GameDay) -> Description:
     label = Verdict(row.verdict).label if row.verdict else GameDayState(row.state).label
     slot = f", slot {row.slot}" if row.slot is not None else ""
     what = f"game day {row.pk}: {Fault(row.fault).label}{slot}"
-    return Told(what, _ended(label, row.why), row.reason)
+    return Description(what, _ended(label, row.why), row.reason)
 
 
-def _lab(row: Lab) -> Told:
-    told = _ended(LabState(row.state).label, row.message)
-    return Told(f"requested lab {row.pk}", told, row.reason)
+def _lab(row: Lab) -> Description:
+    outcome = _ended(LabState(row.state).label, row.message)
+    return Description(f"requested lab {row.pk}", outcome, row.reason)
 
 
-def _alert(row: Alert) -> Told:
+def _alert(row: Alert) -> Description:
     outcome = f"cleared: {row.cleared_because}" if row.cleared_at else "still firing"
     watched = Watched(row.watched)
     found, bound = written(watched, row.fired_value), written(watched, row.fire_above)
     what = f"alert: {row.rule_name}, at {found} above {bound}"
-    return Told(what, outcome, row.acknowledged_reason, row.incident_id)
+    return Description(what, outcome, row.acknowledged_reason, row.incident_id)
 
 
-def _incident(row: Incident) -> Told:
+def _incident(row: Incident) -> Description:
     signs = f" ({row.count} signs)" if row.count > 1 else ""
     outcome = f"over: {row.closed_because}" if row.closed_at else "it is open"
-    return Told(f"incident: {ADVICE[Cause(row.cause)].title}{signs}", outcome, row.text, row.pk)
+    return Description(
+        f"incident: {ADVICE[Cause(row.cause)].title}{signs}", outcome, row.text, row.pk
+    )
 
 
-def _setting(row: AdminAction) -> Told:
+def _setting(row: AdminAction) -> Description:
     detail = f" ({row.detail})" if row.detail else ""
     outcome = f"refused: {row.refusal}" if row.refusal else "done"
-    return Told(f"{row.what} {row.subject}{detail}", outcome, row.reason)
+    return Description(f"{row.what} {row.subject}{detail}", outcome, row.reason)
 
 
-def _query_event(row: RunEvent) -> Told:
-    told = f"{row.error_class} {row.message.partition(chr(10))[0]}".strip()
+def _query_event(row: RunEvent) -> Description:
+    message = f"{row.error_class} {row.message.partition(chr(10))[0]}".strip()
     outcome = f"run {row.run_id} {RunEventKind(row.kind).label}"
-    return Told(f"the query {row.query.name}", outcome, told)
+    return Description(f"the query {row.query.name}", outcome, message)
 
 
-def _query_work(row: QueryWork) -> Told:
-    told = _ended(WorkState(row.state).label, row.problem)
-    return Told(f"query {row.query.name}: {WorkKind(row.kind).label}", told, row.reason)
+def _query_work(row: QueryWork) -> Description:
+    outcome = _ended(WorkState(row.state).label, row.problem)
+    return Description(f"query {row.query.name}: {WorkKind(row.kind).label}", outcome, row.reason)
 
 
-def _flink_event(row: FlinkEvent) -> Told:
+def _flink_event(row: FlinkEvent) -> Description:
     kind = FlinkEventKind(row.kind).label
     said = row.text.strip().partition("\n")[0]
-    return Told(f"{_flink_job(row.job)}: {kind} {row.title}", row.place, said)
+    return Description(f"{_flink_job(row.job)}: {kind} {row.title}", row.place, said)
 
 
-def _flink_action(row: FlinkAction) -> Told:
-    told = _ended(FlinkActionState(row.state).label, row.problem)
-    asked = FlinkActionKind(row.kind).label
-    return Told(f"{_flink_job(row.job)}: asked for {asked}", told, row.reason)
+def _flink_action(row: FlinkAction) -> Description:
+    outcome = _ended(FlinkActionState(row.state).label, row.problem)
+    action = FlinkActionKind(row.kind).label
+    return Description(f"{_flink_job(row.job)}: asked for {action}", outcome, row.reason)
 
 
 def _flink_job(row: FlinkJob) -> str:
     return f"Flink job {row.name[:NAME_SHOWN]} ({row.cluster.name})"
 
 
-def _watched_incident(row: WatchedIncident) -> Told:
+def _watched_incident(row: WatchedIncident) -> Description:
     outcome = "open" if row.closed_at is None else "over: no longer seen"
     what = f"{row.subject_kind} {row.subject}: {ADVICE[Cause(row.cause)].title}"
-    return Told(what, outcome, row.text)
+    return Description(what, outcome, row.text)
 
 
 SOURCES = (
@@ -345,47 +349,54 @@ SOURCES = (
         kind=LineKind.ACTION,
         rows=Request.objects.all,
         time="created_at",
-        told=_request,
+        describe=_request,
         parts=(PIPELINE, "run"),
         actor="requester",
     ),
-    Source(kind=LineKind.STATUS, rows=StatusChange.objects.all, time="at", told=_status),
-    Source(kind=LineKind.FAILURE, rows=Failure.objects.all, time="at", told=_failure),
-    Source(kind=LineKind.RECOVERY, rows=Recovery.objects.all, time="started_at", told=_recovery),
+    Source(kind=LineKind.STATUS, rows=StatusChange.objects.all, time="at", describe=_status),
+    Source(kind=LineKind.FAILURE, rows=Failure.objects.all, time="at", describe=_failure),
+    Source(
+        kind=LineKind.RECOVERY, rows=Recovery.objects.all, time="started_at", describe=_recovery
+    ),
     Source(
         kind=LineKind.CHECKPOINT,
         rows=Checkpoint.objects.all,
         time="trigger_at",
-        told=_checkpoint,
+        describe=_checkpoint,
         routine=ROUTINE,
     ),
     Source(
         kind=LineKind.REFUSAL,
         rows=RestoreRefusal.objects.all,
         time="at",
-        told=lambda row: Told(row.message, "refused", row.path),
+        describe=lambda row: Description(row.message, "refused", row.path),
     ),
-    Source(kind=LineKind.DAMAGE, rows=DamageFinding.objects.all, time="at", told=_damage),
-    Source(kind=LineKind.REFUSAL, rows=ZombieRefusal.objects.all, time="at", told=_zombie),
-    Source(kind=LineKind.OUTPUT, rows=SupersededOutput.objects.all, time="at", told=_superseded),
-    Source(kind=LineKind.REPEATED, rows=RepeatedOutput.objects.all, time="at", told=_repeated),
-    Source(kind=LineKind.CLEAN_UP, rows=Leftover.objects.all, time="at", told=_leftover),
-    Source(kind=LineKind.TAKEOVER, rows=TargetTakeover.objects.all, time="at", told=_takeover),
+    Source(kind=LineKind.DAMAGE, rows=DamageFinding.objects.all, time="at", describe=_damage),
+    Source(kind=LineKind.REFUSAL, rows=ZombieRefusal.objects.all, time="at", describe=_zombie),
     Source(
-        kind=LineKind.QUARANTINE, rows=QuarantinedRecord.objects.all, time="at", told=_quarantined
+        kind=LineKind.OUTPUT, rows=SupersededOutput.objects.all, time="at", describe=_superseded
+    ),
+    Source(kind=LineKind.REPEATED, rows=RepeatedOutput.objects.all, time="at", describe=_repeated),
+    Source(kind=LineKind.CLEAN_UP, rows=Leftover.objects.all, time="at", describe=_leftover),
+    Source(kind=LineKind.TAKEOVER, rows=TargetTakeover.objects.all, time="at", describe=_takeover),
+    Source(
+        kind=LineKind.QUARANTINE,
+        rows=QuarantinedRecord.objects.all,
+        time="at",
+        describe=_quarantined,
     ),
     Source(
         kind=LineKind.AUDIT,
         rows=Audit.objects.all,
         time="created_at",
-        told=_audit,
+        describe=_audit,
         actor="requester",
     ),
     Source(
         kind=LineKind.GAME_DAY,
         rows=GameDay.objects.all,
         time="asked_at",
-        told=_game_day,
+        describe=_game_day,
         parts=(PIPELINE, "run"),
         actor="requester",
     ),
@@ -393,7 +404,7 @@ SOURCES = (
         kind=LineKind.LAB,
         rows=Lab.objects.all,
         time="asked_at",
-        told=_lab,
+        describe=_lab,
         parts=(),
         actor="requested_by",
     ),
@@ -401,7 +412,7 @@ SOURCES = (
         kind=LineKind.ALERT,
         rows=Alert.objects.all,
         time="fired_at",
-        told=_alert,
+        describe=_alert,
         parts=(PIPELINE,),
         actor="acknowledged_by",
     ),
@@ -409,7 +420,7 @@ SOURCES = (
         kind=LineKind.SETTING,
         rows=lambda: AdminAction.objects.filter(NO_REQUEST),
         time="at",
-        told=_setting,
+        describe=_setting,
         parts=(),
         actor="who",
     ),
@@ -417,21 +428,21 @@ SOURCES = (
         kind=LineKind.INCIDENT,
         rows=Incident.objects.all,
         time="opened_at",
-        told=_incident,
+        describe=_incident,
         parts=(PIPELINE, "run"),
     ),
     Source(
         kind=LineKind.QUERY,
         rows=RunEvent.objects.all,
         time="at",
-        told=_query_event,
+        describe=_query_event,
         parts=("query",),
     ),
     Source(
         kind=LineKind.QUERY,
         rows=QueryWork.objects.all,
         time="created_at",
-        told=_query_work,
+        describe=_query_work,
         parts=("query",),
         actor="requester",
     ),
@@ -439,21 +450,21 @@ SOURCES = (
         kind=LineKind.INCIDENT,
         rows=WatchedIncident.objects.all,
         time="opened_at",
-        told=_watched_incident,
+        describe=_watched_incident,
         parts=PARTS,
     ),
     Source(
         kind=LineKind.FLINK,
         rows=FlinkEvent.objects.all,
         time="at",
-        told=_flink_event,
+        describe=_flink_event,
         parts=("job__cluster",),
     ),
     Source(
         kind=LineKind.FLINK,
         rows=FlinkAction.objects.all,
         time="created_at",
-        told=_flink_action,
+        describe=_flink_action,
         parts=("job__cluster",),
         actor="requester",
     ),
@@ -461,7 +472,7 @@ SOURCES = (
         kind=LineKind.ACTION,
         rows=lambda: AdminAction.objects.filter(what=REFUSED_REQUEST),
         time="at",
-        told=_setting,
+        describe=_setting,
         parts=(),
         actor="who",
     ),
@@ -481,15 +492,15 @@ class LogPage:
     older: str | None
 
 
-def log_page(asked: Asked, cursor: Cursor | None, limit: int) -> LogPage:
-    found = _lines(asked, cursor, limit + 1)
+def log_page(filters: EventFilter, cursor: Cursor | None, limit: int) -> LogPage:
+    found = _lines(filters, cursor, limit + 1)
     older = str(Cursor.behind(found[limit - 1])) if len(found) > limit else None
     return LogPage(timezone.now(), found[:limit], older)
 
 
-def whole_log(asked: Asked) -> Iterator[list[Line]]:
+def whole_log(filters: EventFilter) -> Iterator[list[Line]]:
     """Yields every line, newest first, a batch at a time; reads each row once."""
-    each = [_all_of(source, index, asked) for index, source in _sources(asked)]
+    each = [_all_of(source, index, filters) for index, source in _sources(filters)]
     merged = heapq.merge(*each, key=_place)
     while lines := list(islice(merged, BATCH)):
         yield lines
@@ -505,53 +516,53 @@ def actors() -> list[str]:
     return sorted(found - {""})
 
 
-def _lines(asked: Asked, cursor: Cursor | None, limit: int) -> list[Line]:
+def _lines(filters: EventFilter, cursor: Cursor | None, limit: int) -> list[Line]:
     each = [
-        [_line(row, index, source) for row in _rows(source, index, asked, cursor)[:limit]]
-        for index, source in _sources(asked)
+        [_line(row, index, source) for row in _rows(source, index, filters, cursor)[:limit]]
+        for index, source in _sources(filters)
     ]
     return list(islice(heapq.merge(*each, key=_place), limit))
 
 
-def _all_of(source: Source, index: int, asked: Asked) -> Iterator[Line]:
+def _all_of(source: Source, index: int, filters: EventFilter) -> Iterator[Line]:
     """Reads the lines in batches, each from where the previous one ended.
 
     No query stays open between batches, because several threads may ask for them.
     """
     cursor: Cursor | None = None
     while True:
-        lines = [_line(row, index, source) for row in _rows(source, index, asked, cursor)[:BATCH]]
+        lines = [_line(row, index, source) for row in _rows(source, index, filters, cursor)[:BATCH]]
         yield from lines
         if len(lines) < BATCH:
             return
         cursor = Cursor.behind(lines[-1])
 
 
-def _sources(asked: Asked) -> Iterator[tuple[int, Source]]:
+def _sources(filters: EventFilter) -> Iterator[tuple[int, Source]]:
     """Returns the sources that may have matching lines, each with its index in `SOURCES`."""
-    return ((index, each) for index, each in enumerate(SOURCES) if _may_have(each, asked))
+    return ((index, each) for index, each in enumerate(SOURCES) if _may_have(each, filters))
 
 
-def _may_have(source: Source, asked: Asked) -> bool:
+def _may_have(source: Source, filters: EventFilter) -> bool:
     """A filter by person or pipeline excludes sources that have none."""
-    is_of_kind = asked.kind in (None, source.kind)
-    has_actor = asked.actor is None or bool(source.actor)
-    has_pipeline = asked.pipeline is None or bool(source.pipeline)
+    is_of_kind = filters.kind in (None, source.kind)
+    has_actor = filters.actor is None or bool(source.actor)
+    has_pipeline = filters.pipeline is None or bool(source.pipeline)
     return is_of_kind and has_actor and has_pipeline
 
 
-def _rows(source: Source, index: int, asked: Asked, cursor: Cursor | None) -> QuerySet[Any]:
+def _rows(source: Source, index: int, filters: EventFilter, cursor: Cursor | None) -> QuerySet[Any]:
     rows = source.rows().select_related(*source.parts).order_by(f"-{source.time}", "-pk")
-    if asked.pipeline is not None:
-        rows = rows.filter(**{f"{source.pipeline}__name": asked.pipeline})
-    if asked.actor is not None:
-        rows = rows.filter(**{source.actor: asked.actor})
-    if source.routine is not None and not asked.with_routine:
+    if filters.pipeline is not None:
+        rows = rows.filter(**{f"{source.pipeline}__name": filters.pipeline})
+    if filters.actor is not None:
+        rows = rows.filter(**{source.actor: filters.actor})
+    if source.routine is not None and not filters.with_routine:
         rows = rows.exclude(source.routine)
-    if asked.since is not None:
-        rows = rows.filter(**{f"{source.time}__gte": asked.since})
-    if asked.until is not None:
-        rows = rows.filter(**{f"{source.time}__lt": asked.until})
+    if filters.since is not None:
+        rows = rows.filter(**{f"{source.time}__gte": filters.since})
+    if filters.until is not None:
+        rows = rows.filter(**{f"{source.time}__lt": filters.until})
     return rows if cursor is None else rows.filter(_behind(source, index, cursor))
 
 
@@ -566,21 +577,21 @@ def _behind(source: Source, index: int, cursor: Cursor) -> Q:
 
 
 def _line(row: Any, index: int, source: Source) -> Line:
-    told = source.told(row)
+    description = source.describe(row)
     run = getattr(row, "run", None)
     pipeline = row.pipeline if source.pipeline == PIPELINE else run.pipeline if run else None
     return Line(
         at=getattr(row, source.time),
         kind=source.kind,
-        what=told.what,
-        outcome=told.outcome,
+        what=description.what,
+        outcome=description.outcome,
         pipeline=pipeline.name if pipeline else "",
         run_id=run.run_id if run else "",
         actor=getattr(row, source.actor) if source.actor else "",
-        why=told.why,
+        why=description.why,
         source=index,
         row=row.pk,
-        incident=told.incident,
+        incident=description.incident,
     )
 
 

@@ -178,7 +178,7 @@ class FlinkAction(models.Model):
     state = models.CharField(
         max_length=10, choices=FlinkActionState.choices, default=FlinkActionState.WAITING
     )
-    asked = models.JSONField(default=dict)  # a `requests.Asked`
+    asked = models.JSONField(default=dict)  # a `triggers.TriggerOptions`
     trigger_id = models.CharField(max_length=32, unique=True)  # ours: Flink takes it once
     requester = models.CharField(max_length=150)
     reason = models.TextField()

@@ -30,7 +30,7 @@ OUTCOME_WITHIN = timedelta(minutes=15)
 DIRECTORY_LENGTH_MAX = 2_000
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class TriggerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """An empty `directory` means the one that the cluster has configured.
 
     With `drain`, the sources end as if their input did, so the job must not be resumed.
@@ -95,7 +95,7 @@ def outcome_of_cancel(state: str) -> Outcome | None:
     return None
 
 
-def body_of(kind: str, asked: Asked, trigger_id: str) -> dict[str, object]:
+def body_of(kind: str, asked: TriggerOptions, trigger_id: str) -> dict[str, object]:
     """Returns the request, in the names that Flink has for each kind."""
     directory = asked.directory or None
     if kind == "STOP":

@@ -28,7 +28,7 @@ from ftdash.jobs.models import (
     Run,
     ZombieRefusal,
 )
-from ftdash.requests.asking import problem_with
+from ftdash.requests.storing import problem_with
 from ftdash.runs.queries.freshness import to_running_ms
 from ftdash.runs.queries.pipelines import newest_runs
 from pipelines.bus.lease import Owner

@@ -23,7 +23,7 @@ from ftdash.gameday.queries import seen
 from ftdash.gameday.scoring import Judgement, Seen, judge
 from ftdash.jobs.models import Pipeline
 from ftdash.jobs.validation import check_reason, check_slot
-from ftdash.requests.asking import check_id, check_possible, pipeline_named
+from ftdash.requests.storing import check_id, check_possible, pipeline_named
 from pipelines.bus.lease import Owner
 from pipelines.domain.commands import KillSlot
 from pipelines.domain.errors import InvariantViolated, Rejected

@@ -1,7 +1,7 @@
 """The only reader of incidents, and the figures that make their next step exact.
 
-The figures say how much room is left where, and which server is away. They follow from the
-arguments; only `room_at` asks the system about a disk.
+The figures say how much space is left where, and which server is away. They follow from the
+arguments; only `free_space_at` asks the system about a disk.
 """
 
 import re
@@ -20,7 +20,7 @@ from ftdash.incidents.machine import CALM_CHECKPOINTS
 from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Failure, Run
 from ftdash.metrics.queries.loads import resident_bytes_before
-from ftdash.requests.asking import problem_with
+from ftdash.requests.storing import problem_with
 from ftdash.runs.queries.freshness import is_lost
 from ftdash.runs.queries.runs import newest_runs
 from pipelines.domain.commands import COMMANDS
@@ -40,7 +40,7 @@ _OF_DISKS = frozenset({Cause.DISK_FULL, Cause.DISK_READ_ONLY})
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeSpace:
     """The room on one file system, as it is now."""
 
     mount: str
@@ -84,7 +84,7 @@ def memory_of(slot: str, resident_bytes: int) -> str:
 def figures(cause: Cause, text: str) -> str:
     """Returns one sentence with a figure that a person needs to act, or an empty string."""
     if cause in _OF_DISKS and (path := path_in(text)) is not None:
-        room = room_at(Path(path))
+        room = free_space_at(Path(path))
         return room.sentence if room else ""
     if cause is Cause.INPUT_LOST:
         return _gap(text)
@@ -104,7 +104,7 @@ def _gap(text: str) -> str:
     return ""
 
 
-def room_at(path: Path) -> Room | None:
+def free_space_at(path: Path) -> FreeSpace | None:
     """Returns the room on the file system of `path`; None if that is not on this machine."""
     try:
         there = next(each for each in (path, *path.parents) if each.exists())
@@ -114,7 +114,7 @@ def room_at(path: Path) -> Room | None:
         mount = next(each for each in (there, *there.parents) if each.is_mount())
     except (OSError, StopIteration):
         return None
-    return Room(str(mount), used.free, used.total)
+    return FreeSpace(str(mount), used.free, used.total)
 
 
 OPEN_MAX = 50

@@ -28,16 +28,16 @@ _BY = {
 
 
 @dataclass(frozen=True, slots=True)
-class ToldDamage:
+class DamageText:
     what: str
     outcome: str
 
 
-def told_of(row: DamageFinding) -> ToldDamage:
+def text_of(row: DamageFinding) -> DamageText:
     if not row.files:
-        return ToldDamage(f"{_named(row.mended)} whole again", _still(row.remembered_count))
+        return DamageText(f"{_named(row.mended)} whole again", _still(row.remembered_count))
     points = "1 point refers" if len(row.points) == 1 else f"{len(row.points)} points refer"
-    return ToldDamage(
+    return DamageText(
         f"{_named(row.files)} damaged, found {_BY[DamageFinder(row.found_by)]}",
         f"{points} to it; the next checkpoint writes the content again",
     )

@@ -1,6 +1,6 @@
 """Finds what is wrong with a run from its loads, before anything fails. Pure.
 
-A healthy pipeline has none of the six troubles, even under full load: the system of a source is
+A healthy pipeline has none of the six problems, even under full load: the system of a source is
 away; an author's function does not return; one subtask works while its neighbours wait; a queue
 grows faster than it is consumed; event time stands still while records come; checkpoints take many
 times as long as they did. Each must last for a while before it counts.
@@ -18,7 +18,7 @@ from ftdash.formats import count, duration, percent, plural
 from ftdash.metrics.queries.loads import HotKeys, SubtaskLoad, by_vertex
 
 
-class Trouble(StrEnum):
+class LoadProblem(StrEnum):
     """The most pressing first: each one explains those after it."""
 
     SOURCE_AWAY = "source away"
@@ -31,7 +31,7 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    trouble: Trouble
+    problem: LoadProblem
     text: str  # one sentence or two
 
 
@@ -65,11 +65,11 @@ NEWEST = 2
 
 def source_away(loads: Sequence[SubtaskLoad]) -> Finding | None:
     """Names a source that waits for its system, and has not given up yet."""
-    waiting = next((load for load in loads if load.trouble), None)
+    waiting = next((load for load in loads if load.source_problem), None)
     if waiting is None:
         return None
-    text = f"{waiting.vertex}[{waiting.subtask}] reads nothing: {waiting.trouble}."
-    return Finding(Trouble.SOURCE_AWAY, text)
+    text = f"{waiting.vertex}[{waiting.subtask}] reads nothing: {waiting.source_problem}."
+    return Finding(LoadProblem.SOURCE_AWAY, text)
 
 
 def stuck_code(loads: Sequence[SubtaskLoad]) -> Finding | None:
@@ -82,7 +82,7 @@ def stuck_code(loads: Sequence[SubtaskLoad]) -> Finding | None:
         f"{worst.vertex}[{worst.subtask}] has stood for {duration(worst.stands_ms or 0)} at"
         f" {worst.stands_at}."
     )
-    return Finding(Trouble.STUCK_CODE, text)
+    return Finding(LoadProblem.STUCK_CODE, text)
 
 
 def skew(moments: Sequence[LoadMoment]) -> Finding | None:
@@ -90,7 +90,7 @@ def skew(moments: Sequence[LoadMoment]) -> Finding | None:
     if len(moments) < 2 or moments[-1].at_s - moments[0].at_s < SKEW_FOR_S:
         return None
     text = _skew_text(moments)
-    return Finding(Trouble.SKEWED, text) if text else None
+    return Finding(LoadProblem.SKEWED, text) if text else None
 
 
 def skewed_now(loads: Sequence[SubtaskLoad]) -> str:
@@ -175,7 +175,7 @@ def behind(moments: Sequence[LoadMoment]) -> Finding | None:
             took = (done[-1] or 0) - (done[0] or 0)
             elapsed_s = moments[-1].at_s - moments[0].at_s
             if grows and known[-1] * elapsed_s > BEHIND_FROM_S * took:
-                return Finding(Trouble.BEHIND, _behind_text(vertex, known[-1], took, elapsed_s))
+                return Finding(LoadProblem.BEHIND, _behind_text(vertex, known[-1], took, elapsed_s))
     return None
 
 
@@ -204,7 +204,7 @@ def watermark_still(moments: Sequence[LoadMoment]) -> Finding | None:
                 key=lambda load: (load.watermark_ms or 0, load.window_bytes is not None),
             )
             return Finding(
-                Trouble.WATERMARK_STILL,
+                LoadProblem.WATERMARK_STILL,
                 f"The watermark of {vertex} has stood still for a minute, although"
                 f" {count(known[-1] - known[0])} records came: no window of it ends. It waits for"
                 f" {least.vertex}[{least.subtask}].",
@@ -230,7 +230,7 @@ def slow_checkpoints(durations_ms: Sequence[float], under_way_ms: float | None) 
         took = f"The last {NEWEST} checkpoints took {duration(long_ms)} and more"
     else:
         return None
-    return Finding(Trouble.SLOW_CHECKPOINTS, f"{took}; usually they take {duration(usual_ms)}.")
+    return Finding(LoadProblem.SLOW_CHECKPOINTS, f"{took}; usually they take {duration(usual_ms)}.")
 
 
 def _spans(moments: Sequence[LoadMoment]) -> bool:

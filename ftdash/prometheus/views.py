@@ -34,7 +34,7 @@ from ftdash.prometheus.observed import Observed, ObservedPipeline, ObservedRun, 
 from ftdash.runs.queries.freshness import to_running_ms
 from ftdash.times import epoch_ms, watermark_moment
 from ftdash.watching.queries import QueryBrief
-from ftdash.watching.standing import QueryState
+from ftdash.watching.query_status import QueryState
 
 
 class RowsCollector(Collector):

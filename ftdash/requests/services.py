@@ -22,7 +22,7 @@ from ftdash.jobs.validation import (
     check_startable,
     output_notes,
 )
-from ftdash.requests.asking import (
+from ftdash.requests.storing import (
     Question,
     already_asked,
     check_possible,

@@ -38,7 +38,7 @@ from ftdash.jobs.models import (
 )
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.points.services.disposal import dispose_of
-from ftdash.requests.asking import end_request, move_request
+from ftdash.requests.storing import end_request, move_request
 from ftdash.supervision import launcher
 from ftdash.times import WallClock
 from pipelines.bus.announce import announce_nothing
@@ -156,7 +156,7 @@ def _timeout_of(run: Run) -> float:
 def silence_of(found: Silent) -> str:
     """Returns a sentence for the page of the pipeline."""
     return (
-        f"The driver has {found.trouble.value} for {age(found.for_ms)}; it is replaced after"
+        f"The driver has {found.symptom.value} for {age(found.for_ms)}; it is replaced after"
         f" {age(found.limit_ms)} (see heartbeat.driver-timeout)."
     )
 
@@ -182,7 +182,7 @@ class Repair(Enum):
 
 
 def reconcile() -> None:
-    """Does one round over everything that may need repair; trouble in one run stops no other."""
+    """Does one round over everything that may need repair; a failure in one run stops no other."""
     watched = _watched_runs()
     watches.keep_only(watched)
     for key in watched:
@@ -417,7 +417,7 @@ def _replace(run: Run, owner: Owner | None, found: Lives | Silent | Hung) -> Non
     except LeaseHeld:
         return  # another worker was faster
     why = (
-        f"The driver (pid {owner.pid} on {owner.host}) had {found.trouble.value} for"
+        f"The driver (pid {owner.pid} on {owner.host}) had {found.symptom.value} for"
         f" {age(found.for_ms)} ({age(found.limit_ms)} are allowed, see heartbeat.driver-timeout),"
         f" and {how}"
     )

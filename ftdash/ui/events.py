@@ -39,7 +39,7 @@ REFRESHES_PER_S = 100
 never take the machine from the pipelines."""
 
 Versions = Mapping[str, str]
-Told = tuple[int, ...]
+ChangeCounts = tuple[int, ...]
 """Advances with every change that is sent to listeners."""
 
 
@@ -135,7 +135,7 @@ def message(name: str, body: Versions) -> bytes:
 _boards: WeakKeyDictionary[asyncio.AbstractEventLoop, VersionBoard] = WeakKeyDictionary()
 
 
-def told_to_listeners() -> Told | None:
+def change_counts() -> ChangeCounts | None:
     """Returns the state of this process, or None without listeners: changes are then unknown."""
     boards = list(_boards.values())
     if not any(board.has_listeners for board in boards):
@@ -161,11 +161,11 @@ def shared(regions: View) -> View:
 
     @wraps(regions)
     def answer(request: HttpRequest, **of_address: Any) -> HttpResponse:
-        told = told_to_listeners()
-        if told is None:
+        counts = change_counts()
+        if counts is None:
             return regions(request, **of_address)
         may_act = request.user.has_perm("jobs.operate")
-        plain, compressed = _content(told, may_act, regions, request, of_address)
+        plain, compressed = _content(counts, may_act, regions, request, of_address)
         response = HttpResponse(plain)
         if "gzip" in request.headers.get("Accept-Encoding", ""):
             response = HttpResponse(compressed, headers={"Content-Encoding": "gzip"})
@@ -175,14 +175,14 @@ def shared(regions: View) -> View:
     return answer
 
 
-def _key(told: Told, may_act: bool, regions: View, request: HttpRequest, _: Any) -> Any:
-    return told, may_act, regions, request.get_full_path()
+def _key(counts: ChangeCounts, may_act: bool, regions: View, request: HttpRequest, _: Any) -> Any:
+    return counts, may_act, regions, request.get_full_path()
 
 
 # The condition: while one thread renders, others that need the same wait for it.
 @cached(TTLCache(maxsize=RENDERINGS_MAX, ttl=FRESH_S), key=_key, condition=Condition())
 def _content(
-    told: Told,
+    counts: ChangeCounts,
     may_act: bool,
     regions: View,
     request: HttpRequest,

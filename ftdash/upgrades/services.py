@@ -37,7 +37,7 @@ from ftdash.jobs.validation import check_startable, package_store
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore
 from ftdash.requests import services as requests
-from ftdash.requests.asking import (
+from ftdash.requests.storing import (
     Question,
     already_asked,
     check_possible,

@@ -21,12 +21,12 @@ class WatchedQuery(models.Model):
     output = models.TextField(default="", blank=True)  # of the file sink
     event_log = models.TextField(default="", blank=True)
     trigger_interval_ms = models.PositiveBigIntegerField(null=True)  # as a person gave it
-    limits = models.JSONField(null=True)  # a `trouble.Limits`; null: as usual
+    limits = models.JSONField(null=True)  # an `incident_signs.Limits`; null: as usual
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField()
     removed_at = models.DateTimeField(null=True)  # from then on, events are ignored; rows are gone
 
-    standing = models.JSONField(default=dict)  # a `standing.Standing`
+    standing = models.JSONField(default=dict)  # a `query_status.QueryStatus`
     restart_count = models.PositiveIntegerField(default=0)
     version = models.PositiveBigIntegerField(default=0)  # grows with every change
     log_positions = models.JSONField(default=dict)  # {file: lines read} of the event log
@@ -190,7 +190,7 @@ class QueryWork(models.Model):
     savepoint = models.ForeignKey(QuerySavepoint, null=True, on_delete=models.SET_NULL)
     kind = models.CharField(max_length=15, choices=WorkKind.choices)
     state = models.CharField(max_length=10, choices=WorkState.choices, default=WorkState.WAITING)
-    asked = models.JSONField(default=dict)  # one of `asked`
+    asked = models.JSONField(default=dict)  # one of `work_requests`
     result = models.JSONField(default=dict)
     requester = models.CharField(max_length=150)
     reason = models.TextField(default="")
@@ -223,7 +223,7 @@ class QueryWork(models.Model):
 
 
 class WatchedIncident(models.Model):
-    """Trouble of one cause with a watched subject, as `incidents.machine.Open` has it.
+    """A problem of one cause with a watched subject, as `incidents.machine.Open` has it.
 
     It belongs to a query, to a Flink cluster, or to a job of one: to exactly one of them.
     """

@@ -127,7 +127,7 @@ class BatchFigures(msgspec.Struct, frozen=True, kw_only=True):
         return self.at + timedelta(milliseconds=self.duration_ms or 0)
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class QueryEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event that was understood. `batch` is set only for progress."""
 
     kind: Kind
@@ -140,12 +140,12 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     batch: BatchFigures | None = None
 
 
-def understood(events: Sequence[Any], now: datetime) -> tuple[list[Told], list[str]]:
+def understood(events: Sequence[Any], now: datetime) -> tuple[list[QueryEvent], list[str]]:
     """Returns what can be stored, and at most `PROBLEMS_MAX` sentences about the rest.
 
     `events` are values of JSON. A malformed one does not affect the others.
     """
-    told: list[Told] = []
+    told: list[QueryEvent] = []
     problems: list[str] = []
     for index, each in enumerate(events):
         try:
@@ -169,14 +169,14 @@ def _storable(value: Any) -> Any:
             return value
 
 
-def _told(event: Event, now: datetime) -> Told:
+def _told(event: Event, now: datetime) -> QueryEvent:
     if event.kind is Kind.PROGRESS:
         if event.progress is None:
             raise ValueError("an event of kind 'progress' needs a progress")
         found = event.progress
         batch = _figures(found)
         at = _plausible(batch.ended_at, now)
-        return Told(
+        return QueryEvent(
             kind=event.kind,
             query_id=found.id,
             run_id=found.run_id,
@@ -186,7 +186,7 @@ def _told(event: Event, now: datetime) -> Told:
         )
     if event.id is None or event.run_id is None or event.timestamp is None:
         raise ValueError(f"an event of kind '{event.kind}' needs id, runId and timestamp")
-    return Told(
+    return QueryEvent(
         kind=event.kind,
         query_id=event.id,
         run_id=event.run_id,

@@ -113,7 +113,7 @@ class _Reading:
     def _take(self, cut: Cut, read: SourceInput) -> Difference | None:
         for split in read.splits:
             if split.split in self._ends and not self._goes_on(split):
-                return Difference(self._told(split), cut, part=f"split {split.split}")
+                return Difference(self._contradiction(split), cut, part=f"split {split.split}")
             self._ends[split.split] = split.end
         self.records += read.records
         return None
@@ -124,7 +124,7 @@ class _Reading:
         behind = None if left is None else self.accepted.get((split.split, left))
         return split.first == left or (behind is not None and split.first == behind)
 
-    def _told(self, split: SplitRange) -> str:
+    def _contradiction(self, split: SplitRange) -> str:
         left, first = self._ends[split.split], split.first
         if left is None or first is None or first < left:
             until = "its end" if left is None else f"offset {left:,}"

@@ -163,15 +163,15 @@ def _points(entries: Iterable[LedgerEntry], unknown: Unknown) -> list[Point]:
     """Assigns each output to the first point that has it; drops it if that point is unknown."""
     points: list[Point] = []
     newest: dict[RunId, CheckpointId] = dict(unknown)
-    told: set[tuple[Uid, int, Cut]] = set()
+    known: set[tuple[Uid, int, Cut]] = set()
     for entry in entries:
         new = []
         for output in entry.outputs:
             key = (output.sink, output.subtask, Cut(entry.run_id, output.share.checkpoint_id))
             is_known = output.share.checkpoint_id > unknown.get(entry.run_id, NO_CHECKPOINT)
-            if is_known and key not in told:
+            if is_known and key not in known:
                 new.append(output)
-            told.add(key)
+            known.add(key)
         cut, after = Cut(entry.run_id, entry.checkpoint_id), newest.get(entry.run_id, NO_CHECKPOINT)
         points.append(Point(cut, after, entry, tuple(new)))
         newest[entry.run_id] = entry.checkpoint_id
@@ -249,8 +249,8 @@ class _Ledger:
         for envelope in envelopes_of(before.kept):
             self.on(envelope.event)
         self.unknown_id = [self._restored_id, self._restored_id, *self._entries][-2]
-        for told in [each for each in self._entries if each <= self.unknown_id]:
-            del self._entries[told]
+        for old in [each for each in self._entries if each <= self.unknown_id]:
+            del self._entries[old]
 
     def _begin(self, event: LedgerBegun) -> None:
         self.lineage, self.start, self.gaps = event.lineage, event.start, event.gaps

@@ -92,10 +92,10 @@ class TopicLog:
         self._topic = topic
 
     def partitions(self) -> list[int]:
-        (told,) = self._client.describe_topics([self._topic])
-        if told["error_code"]:
-            raise for_code(told["error_code"])()
-        return sorted(int(each["partition_index"]) for each in told["partitions"])
+        (topic,) = self._client.describe_topics([self._topic])
+        if topic["error_code"]:
+            raise for_code(topic["error_code"])()
+        return sorted(int(each["partition_index"]) for each in topic["partitions"])
 
     def begins(self) -> dict[int, int]:
         """The oldest offset of each partition; older records were deleted."""
@@ -110,8 +110,8 @@ class TopicLog:
         found = {}
         for each in transactional_ids:
             with suppress(TransactionalIdNotFoundError):
-                (told,) = self._client.describe_transactions([each]).values()
-                found[each] = int(told.producer_id)
+                (transaction,) = self._client.describe_transactions([each]).values()
+                found[each] = int(transaction.producer_id)
         return found
 
     def batches(self, partition: int, begin: int, end: int) -> Iterator[LogBatch]:
@@ -122,15 +122,15 @@ class TopicLog:
             start = offset
             while (batch := fetched.next_batch()) is not None and offset < end:
                 if batch.next_offset > offset:
-                    yield _told(partition, batch, offset)
+                    yield _log_batch(partition, batch, offset)
                     offset = batch.next_offset
             if offset == start:
                 raise Rejected(f"Kafka shows nothing at offset {offset} of {self._topic}.")
 
     def _offsets(self, spec: Any) -> dict[int, int]:
         wanted = {TopicPartition(self._topic, number): spec for number in self.partitions()}
-        told = self._client.list_partition_offsets(wanted)
-        return {place.partition: int(found.offset) for place, found in told.items()}
+        offsets = self._client.list_partition_offsets(wanted)
+        return {place.partition: int(found.offset) for place, found in offsets.items()}
 
     def _fetched(self, partition: int, offset: int) -> bytes:
         place = TopicPartition(self._topic, partition)
@@ -183,7 +183,7 @@ def reading_log(address: KafkaAddress, topic: str) -> Iterator[TopicLog]:
         ) from None  # its text may repeat a setting
 
 
-def _told(partition: int, batch: Any, begin: int) -> LogBatch:
+def _log_batch(partition: int, batch: Any, begin: int) -> LogBatch:
     """Leaves out the records of an earlier batch before `begin`."""
     end, records = None, []
     if batch.is_control_batch:
@@ -366,7 +366,7 @@ class TopicReading:
             if producer_id not in ours and each.first > begun.get(each.partition, each.first)
         ]
 
-    def told(self, strangers: Sequence[Committed]) -> Difference | None:
+    def difference_for(self, strangers: Sequence[Committed]) -> Difference | None:
         if not strangers:
             return None
         count = sum(each.rows.count for each in strangers)
@@ -399,7 +399,7 @@ class KafkaOutput:
         tokens = [token for each in chain(*outputs) for token in each.share.tokens]
         if later.unknown:
             return None
-        return self._reading.told(self._reading.strangers(_producers_of(tokens)))
+        return self._reading.difference_for(self._reading.strangers(_producers_of(tokens)))
 
     def _judge(self, cut: Cut, outputs: Sequence[SinkOutput]) -> Difference | Covers:
         tokens = [token for output in outputs for token in output.share.tokens]
@@ -511,7 +511,7 @@ class KafkaLogOutput:
             return None
         ours = set(self._producers.values())
         left = [each for producer_id in ours for each in self._segments.left(producer_id)]
-        return self._reading.told([*left, *self._reading.strangers(ours)])
+        return self._reading.difference_for([*left, *self._reading.strangers(ours)])
 
     @property
     def _has_lost_some(self) -> bool:
@@ -538,10 +538,10 @@ class KafkaLogOutput:
             if isinstance(found, Rows) and self._reading.writers.is_open(producer_id):
                 self._reading.wait_for_ends({producer_id})
                 found = self._segments.take(producer_id, expected)
-            return self._told(cut, output, found) if isinstance(found, Rows) else found
+            return self._difference(cut, output, found) if isinstance(found, Rows) else found
         return Covers.DIGESTED
 
-    def _told(self, cut: Cut, output: SinkOutput, found: Rows) -> Difference:
+    def _difference(self, cut: Cut, output: SinkOutput, found: Rows) -> Difference:
         expected = given([output])
         what = (
             f"Subtask {output.subtask} was given {expected.count} rows, and what it published next"

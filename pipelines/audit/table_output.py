@@ -95,8 +95,8 @@ class TaggedRows:
 
     def _newest_is_gone(self, history: History, sink: Uid) -> Difference | None:
         """Looks for the rows that were given last, which only newer rows could overwrite."""
-        told = [each for point in history.committed for each in point.given_to(sink).items()]
-        for cut, outputs in told[-1:]:
+        pairs = [each for point in history.committed for each in point.given_to(sink).items()]
+        for cut, outputs in pairs[-1:]:
             if cut not in self._by_cut and given(outputs).count:
                 what = f"{self._place} has none of the rows that were given to it last."
                 return Difference(what, cut, given(outputs), NO_ROWS)

@@ -200,16 +200,16 @@ class _Line(msgspec.Struct):
 _line_decoder = msgspec.json.Decoder(_Line)
 _decoder = msgspec.json.Decoder(Envelope)
 
-Told = tuple[int, bytes]  # sequence and line
+NumberedLine = tuple[int, bytes]  # sequence and line
 
 
 class JournalSummary:
     """Takes every line of a segment, from its first one. Raises what `UNDECODABLE` names."""
 
     def __init__(self) -> None:
-        self._kept: dict[object, deque[Told]] = {}  # by matter
-        self._checkpoints: dict[CheckpointId, list[Told]] = {}  # under way
-        self._recovery: list[Told] = []  # under way
+        self._kept: dict[object, deque[NumberedLine]] = {}  # by matter
+        self._checkpoints: dict[CheckpointId, list[NumberedLine]] = {}  # under way
+        self._recovery: list[NumberedLine] = []  # under way
         self._phases: set[RecoveryPhase] = set()
 
     def on_line(self, line: bytes) -> None:
@@ -219,14 +219,14 @@ class JournalSummary:
         if isinstance(envelope.event, JournalContinued):
             self._go_on(envelope.event)
             return
-        told = envelope.sequence, line.rstrip(b"\n")
-        self._keep(envelope.event, told)
-        self._follow(envelope.event, told)
+        numbered = envelope.sequence, line.rstrip(b"\n")
+        self._keep(envelope.event, numbered)
+        self._follow(envelope.event, numbered)
 
     def continued(self) -> JournalContinued:
         """Returns the event in the first line of the next segment."""
-        kept = [told for lines in self._kept.values() for told in lines]
-        checkpoints = [told for lines in self._checkpoints.values() for told in lines]
+        kept = [numbered for lines in self._kept.values() for numbered in lines]
+        checkpoints = [numbered for lines in self._checkpoints.values() for numbered in lines]
         return JournalContinued(kept=_raw(kept), under_way=_raw([*checkpoints, *self._recovery]))
 
     def _go_on(self, before: JournalContinued) -> None:
@@ -235,7 +235,7 @@ class JournalSummary:
         for line, envelope in zip(before.under_way, envelopes_of(before.under_way), strict=True):
             self._follow(envelope.event, (envelope.sequence, bytes(line)))
 
-    def _keep(self, event: EngineEvent, told: Told) -> None:
+    def _keep(self, event: EngineEvent, numbered: NumberedLine) -> None:
         match event:
             case RunStarted():
                 for key in [key for key in self._kept if _is_of_slot(key)]:
@@ -245,28 +245,28 @@ class JournalSummary:
             case CheckpointFailed(reason=reason) if reason is not _UNPUBLISHED:
                 return
         if isinstance(event, (*_KEPT, *_ONE_EACH)):
-            newest = deque[Told](maxlen=_KEPT.get(type(event), 1))
-            self._kept.setdefault(_matter_of(event), newest).append(told)
+            newest = deque[NumberedLine](maxlen=_KEPT.get(type(event), 1))
+            self._kept.setdefault(_matter_of(event), newest).append(numbered)
 
-    def _follow(self, event: EngineEvent, told: Told) -> None:
+    def _follow(self, event: EngineEvent, numbered: NumberedLine) -> None:
         match event:
             case RunStarted():
                 self._checkpoints.clear()  # those of the driver before it will never complete
             case CheckpointTriggered(checkpoint_id=checkpoint_id):
-                self._checkpoints[checkpoint_id] = [told]
+                self._checkpoints[checkpoint_id] = [numbered]
             case SubtaskAcknowledged(checkpoint_id=checkpoint_id):
-                self._checkpoints.get(checkpoint_id, []).append(told)
+                self._checkpoints.get(checkpoint_id, []).append(numbered)
             case CheckpointCompleted(checkpoint_id=checkpoint_id):
                 self._checkpoints.pop(checkpoint_id, None)
             case CheckpointFailed(checkpoint_id=failed_id) if failed_id is not None:
                 self._checkpoints.pop(failed_id, None)
             case RecoveryPhaseReached(phase=phase):
-                self._on_phase(phase, told)
+                self._on_phase(phase, numbered)
 
-    def _on_phase(self, phase: RecoveryPhase, told: Told) -> None:
+    def _on_phase(self, phase: RecoveryPhase, numbered: NumberedLine) -> None:
         if phase is RecoveryPhase.DETECT:
             self._recovery, self._phases = [], set()
-        self._recovery.append(told)
+        self._recovery.append(numbered)
         self._phases.add(phase)
         if self._phases >= set(RecoveryPhase) - {RecoveryPhase.BACKOFF}:  # which comes earlier
             self._recovery, self._phases = [], set()
@@ -290,5 +290,5 @@ def _is_of_slot(matter: object) -> bool:
     return isinstance(matter, tuple) and matter[0] is SlotConnected
 
 
-def _raw(told: Iterable[Told]) -> list[msgspec.Raw]:
-    return [msgspec.Raw(line) for _, line in sorted(told)]
+def _raw(numbered: Iterable[NumberedLine]) -> list[msgspec.Raw]:
+    return [msgspec.Raw(line) for _, line in sorted(numbered)]

@@ -176,7 +176,7 @@ class SplitReader(Protocol):
 
 
 @runtime_checkable
-class TellsProgress(Protocol):
+class ReportsProgress(Protocol):
     """A reader that reports the progress of completed checkpoints to other systems, for display.
 
     Nothing depends on it: a restore does not read it, and nothing waits for it.
@@ -186,7 +186,7 @@ class TellsProgress(Protocol):
         """Takes positions of a completed checkpoint. Raises nothing, and waits for no answer."""
         ...
 
-    def take_told_counts(self) -> tuple[int, int]:
+    def take_report_counts(self) -> tuple[int, int]:
         """Returns how many reports succeeded and how many failed since the last call."""
         ...
 
@@ -205,10 +205,10 @@ class KnowsPending(Protocol):
 
 
 @runtime_checkable
-class TellsTrouble(Protocol):
+class ReportsProblem(Protocol):
     """A reader that waits for its system and says so, before it gives up."""
 
-    def trouble(self) -> str:
+    def source_problem(self) -> str:
         """Says in one sentence what does not answer; empty if its system answers.
 
         Any thread may call it.

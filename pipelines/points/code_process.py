@@ -130,7 +130,7 @@ class ItsParameters(AboutCode, frozen=True, kw_only=True):
 Question = MayStart | MayRead | OutputNotes | MayRestore | MayReplay | ItsParameters
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
     question: Question
     at_most_s: float  # for each question to a server
 
@@ -163,7 +163,7 @@ def answer_afresh(
     try:
         ended = subprocess.run(
             [sys.executable, "-m", "pipelines.points.code_process"],
-            input=msgspec.json.encode(Asked(question=question, at_most_s=patience_s(TIMEOUT_S))),
+            input=msgspec.json.encode(Inquiry(question=question, at_most_s=patience_s(TIMEOUT_S))),
             cwd=directory,
             env=environment,
             capture_output=True,
@@ -209,7 +209,7 @@ def _answered(question: Question) -> Answered:
 
 
 def main() -> None:
-    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Asked)
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Inquiry)
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as stream:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         with waiting_at_most(asked.at_most_s):

@@ -22,7 +22,7 @@ SILENCE_SHARE = 0.25
 """A driver that has shown nothing for this share of the timeout is called silent."""
 
 
-class Trouble(Enum):
+class Symptom(Enum):
     NO_SIGN = "shown no sign of life"
     STANDS_STILL = "shown no progress of its control loop"
 
@@ -36,7 +36,7 @@ class Lives:
 class Silent:
     """Shows nothing for longer than usual; the supervision does nothing about it yet."""
 
-    trouble: Trouble
+    symptom: Symptom
     for_ms: float
     limit_ms: float  # from here on it counts as hung
 
@@ -45,7 +45,7 @@ class Silent:
 class Hung:
     """The supervision has to replace it."""
 
-    trouble: Trouble
+    symptom: Symptom
     for_ms: float
     limit_ms: float
 
@@ -104,13 +104,13 @@ class DriverWatch:
         is_long_step = self._sign is not None and self._sign.is_long_step
         still_max_ms = max(timeout_ms, LONG_STEP_MAX_MS) if is_long_step else timeout_ms
         found = (
-            (Trouble.NO_SIGN, self._silent_ms, timeout_ms),
-            (Trouble.STANDS_STILL, self._still_ms, still_max_ms),
+            (Symptom.NO_SIGN, self._silent_ms, timeout_ms),
+            (Symptom.STANDS_STILL, self._still_ms, still_max_ms),
         )
-        for trouble, for_ms, limit_ms in found:
+        for symptom, for_ms, limit_ms in found:
             if for_ms >= limit_ms:
-                return Hung(trouble, for_ms, limit_ms)
-        for trouble, for_ms, limit_ms in found:
+                return Hung(symptom, for_ms, limit_ms)
+        for symptom, for_ms, limit_ms in found:
             if for_ms >= SILENCE_SHARE * limit_ms:
-                return Silent(trouble, for_ms, limit_ms)
+                return Silent(symptom, for_ms, limit_ms)
         return Lives()

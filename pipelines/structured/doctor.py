@@ -2,7 +2,7 @@
 
 It decides which facts are findings. It does not say what to do about them (`findings`), and reads
 nothing. Pure: the caller passes in the facts that the directory does not show (`Observed`).
-Consecutive batches with the same trouble are one finding.
+Consecutive batches with the same problem are one finding.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ NOTHING = Observed()
 
 
 def examine(query: QueryDirectory, observed: Observed = NOTHING) -> tuple[Finding, ...]:
-    """Returns every finding, the worst first, or nothing if no trouble shows."""
+    """Returns every finding, the worst first, or nothing if no problem shows."""
     looks: tuple[Callable[[QueryDirectory, Observed], Iterable[Finding]], ...] = (
         _identity,
         _damaged_files,

@@ -21,12 +21,12 @@ from pipelines.structured.query import QueryDirectory
 from pipelines.structured.savepoints import (
     MANIFEST,
     Copying,
-    Told,
+    OnProgress,
     address_of,
     committed_batch,
     copy_batch,
+    no_progress,
     read_savepoint,
-    untold,
     verify_savepoint,
 )
 
@@ -61,7 +61,7 @@ def fork(
     query: QueryDirectory,
     target: Tree,
     request: ForkRequest,
-    told: Told = untold,
+    on_progress: OnProgress = no_progress,
 ) -> Fork:
     """Copy a batch of a query, or a savepoint, into `target`.
 
@@ -75,7 +75,7 @@ def fork(
         metadata=msgspec.json.encode({"id": query_id}),
         keeps_next=request.boundaries is Boundaries.SAME,
     )
-    written = copy_batch(source, query, target, copying, told)
+    written = copy_batch(source, query, target, copying, on_progress)
     return Fork(
         location=target.location,
         query_id=query_id,

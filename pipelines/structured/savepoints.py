@@ -26,11 +26,11 @@ from pipelines.structured.logs import read_log, source_log_at
 from pipelines.structured.query import Batch, QueryDirectory
 from pipelines.structured.recovery import missing_before, verify
 
-Told = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """The function to call after each file, with the number of files done and the number of all."""
 
 
-def untold(done: int, of: int) -> None:
+def no_progress(done: int, of: int) -> None:
     """Ignores the progress, for callers that do not follow a copy."""
 
 
@@ -75,7 +75,11 @@ def committed_batch(query: QueryDirectory, batch_id: int) -> Batch:
 
 
 def copy_batch(
-    source: Tree, query: QueryDirectory, target: Tree, copying: Copying, told: Told = untold
+    source: Tree,
+    query: QueryDirectory,
+    target: Tree,
+    copying: Copying,
+    on_progress: OnProgress = no_progress,
 ) -> dict[str, CopiedFile]:
     """Returns {path: file} of everything that was written.
 
@@ -92,7 +96,7 @@ def copy_batch(
     check_is_apart(target, source)
     check_is_free(target)
     try:
-        written = _copy(_Copy(source, target, told), query, batch, copying)
+        written = _copy(_Copy(source, target, on_progress), query, batch, copying)
         _check_copy(target, batch.batch_id)
     except BaseException:
         target.delete_all()
@@ -148,10 +152,10 @@ def _source_logs(
 
 
 class _Copy:
-    def __init__(self, source: Tree, target: Tree, told: Told) -> None:
+    def __init__(self, source: Tree, target: Tree, on_progress: OnProgress) -> None:
         self.source = source
         self._target = target
-        self._told = told
+        self._on_progress = on_progress
         self.of = 0
         self.written: dict[str, CopiedFile] = {}
 
@@ -173,7 +177,7 @@ class _Copy:
         digest = RunningDigest()
         digest.update(content)
         self.written[path] = CopiedFile(len(content), digest.hexdigest())
-        self._told(len(self.written), max(self.of, len(self.written)))
+        self._on_progress(len(self.written), max(self.of, len(self.written)))
 
 
 SCHEMA_ADDRESS = re.compile(rb'"[^"]*(/state/\d+/_stateSchema/[^"]*)"')
@@ -203,11 +207,13 @@ def _check_copy(target: Tree, batch_id: int) -> None:
         raise Rejected(f"The copy in {target.location} is damaged: {problems[0].text}")
 
 
-def same_content(expected: Mapping[str, CopiedFile], tree: Tree, told: Told = untold) -> list[str]:
+def same_content(
+    expected: Mapping[str, CopiedFile], tree: Tree, on_progress: OnProgress = no_progress
+) -> list[str]:
     """Returns a sentence for each file that is missing or differs from its digest."""
     problems = []
     for number, (path, file) in enumerate(expected.items()):
-        told(number, len(expected))
+        on_progress(number, len(expected))
         content = tree.read(path)
         if content is None:
             problems.append(f"{tree.location}/{path} is missing.")
@@ -254,7 +260,7 @@ def take_savepoint(
     query: QueryDirectory,
     target: Tree,
     request: SavepointRequest,
-    told: Told = untold,
+    on_progress: OnProgress = no_progress,
 ) -> SavepointManifest:
     """Copy one committed batch of a query that may be running.
 
@@ -264,7 +270,7 @@ def take_savepoint(
     if metadata is None or not query.query_id:
         raise Rejected(f"{query.location} has no id of its query; write its file metadata first.")
     copying = Copying(batch_id=request.batch_id, metadata=metadata, keeps_next=request.keeps_next)
-    written = copy_batch(source, query, target, copying, told)
+    written = copy_batch(source, query, target, copying, on_progress)
     manifest = SavepointManifest(
         query_id=query.query_id,
         batch_id=request.batch_id,
@@ -299,11 +305,11 @@ def read_savepoint(tree: Tree) -> SavepointManifest:
     return manifest
 
 
-def verify_savepoint(tree: Tree, told: Told = untold) -> tuple[str, ...]:
+def verify_savepoint(tree: Tree, on_progress: OnProgress = no_progress) -> tuple[str, ...]:
     """Compare every file with its digest; returns the problems, one sentence each.
 
     Raises CorruptSnapshot if the manifest is missing or cannot be read.
     """
     manifest = read_savepoint(tree)
     files = {path: CopiedFile(*each) for path, each in manifest.files.items()}
-    return tuple(same_content(files, tree, told))
+    return tuple(same_content(files, tree, on_progress))

@@ -21,7 +21,7 @@ from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.runtime.clocks import SystemClock
-from pipelines.runtime.subtask.sources.direct_reader import DirectReader, ToldProgress
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader, ProgressReporter
 from tests.brokers.kafka_broker import ANSWER_S, PASSWORD, USER, KafkaBroker
 from tests.contracts.growing_places import SCHEMA, rows_of
 from tests.hostile_names import HOSTILE
@@ -419,7 +419,7 @@ def test_a_completed_checkpoint_commits_its_offsets_to_the_consumer_group(
         clock=SystemClock(),
         event_hours_per_s=None,
     )
-    told = reader.told_progress
+    told = reader.progress_reporter
     if is_bounded:
         read_to_the_end(reader)
     else:
@@ -452,7 +452,7 @@ def test_refused_offset_commits_are_counted_and_reading_continues(
     )
     position_once(reader, offset=2)
 
-    told = reader.told_progress
+    told = reader.progress_reporter
     told.on_cut(CheckpointId(1), reader.positions())
     told.on_completed(CheckpointId(1))
     counts = counts_once(reader, told)
@@ -521,7 +521,7 @@ def read_to_the_end(reader: DirectReader) -> None:
         reader.next()
 
 
-def counts_once(reader: DirectReader, told: ToldProgress) -> dict[str, int]:
+def counts_once(reader: DirectReader, told: ProgressReporter) -> dict[str, int]:
     """Returns the counts of committed offsets once the broker has answered."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:

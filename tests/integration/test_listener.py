@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from ftdash.watching.progress import Kind, understood
-from ftdash.watching.standing import QueryState, Standing
+from ftdash.watching.query_status import QueryState, QueryStatus
 from tests.listener_dashboard import Dashboard
 from tests.polling import wait_until
 
@@ -154,10 +154,10 @@ def assert_understood(dashboard: Dashboard, query: StreamingQuery, state: QueryS
     told, problems = understood(dashboard.events, now)
     assert problems == []
     assert {each.query_id for each in told} == {str(query.id)}
-    standing = Standing()
+    status = QueryStatus()
     for each in told:
-        standing = standing.after(each)
-    assert standing.state(now) is state
+        status = status.after(each)
+    assert status.state(now) is state
     batches = [each.batch for each in told if each.kind is Kind.PROGRESS and each.batch]
     assert batches
     assert {each.batch_id for each in batches} == set(range(len(batches)))

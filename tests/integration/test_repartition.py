@@ -33,7 +33,7 @@ ASKING = """
 import sys
 import django
 django.setup()
-from ftdash.watching.asked import Rewind
+from ftdash.watching.work_requests import Rewind
 from ftdash.watching.services import forks, registration, work
 from ftdash.watching.services.registration import Sighting
 

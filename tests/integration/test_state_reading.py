@@ -13,8 +13,8 @@ from django.conf import settings
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from ftdash.watching.asked import StateRows
 from ftdash.watching.services.state import asked_of_spark
+from ftdash.watching.work_requests import StateRows
 from pipelines.domain.errors import Rejected
 from pipelines.spark.questions import Place, StateQuestion, state_answer
 

@@ -31,8 +31,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
         ),
         Mutant(
             "ftdash/__main__.py",
-            "except ImproperlyConfigured as trouble:",
-            "except KeyError as trouble:",
+            "except ImproperlyConfigured as problem:",
+            "except KeyError as problem:",
             f"{STARTING}::test_an_invalid_setting_ends_each_process_with_one_line",
         ),
     ),
@@ -289,13 +289,13 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "ftdash/requests/asking.py",
+            "ftdash/requests/storing.py",
             "    record_request(\n",
             "    dict(\n",
             "tests/web/test_audit_log.py::test_a_stored_request_has_one_entry_in_the_chain",
         ),
         Mutant(
-            "ftdash/requests/asking.py",
+            "ftdash/requests/storing.py",
             "        record_refusal(\n",
             "        dict(\n",
             "tests/web/test_audit_log.py::test_a_refused_request_has_an_entry_with_the_refusal",
@@ -994,8 +994,8 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ("a cached region is given only to people of the same role, and only while it is current"): (
         Mutant(
             "ftdash/ui/events.py",
-            "return told, may_act, regions, request.get_full_path()",
-            "return told, regions, request.get_full_path()",
+            "return counts, may_act, regions, request.get_full_path()",
+            "return counts, regions, request.get_full_path()",
             (
                 "tests/web/test_shared_regions.py::test_the_buttons_of_an_admin_are_not"
                 "_given_to_an_operator"
@@ -1003,7 +1003,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
         ),
         Mutant(
             "ftdash/ui/events.py",
-            "return told, may_act, regions, request.get_full_path()",
+            "return counts, may_act, regions, request.get_full_path()",
             "return may_act, regions, request.get_full_path()",
             "tests/web/test_shared_regions.py::test_changed_regions_are_rendered_again",
         ),
@@ -1059,7 +1059,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "tests/unit/bus/test_inbox.py::test_an_unreadable_command_does_not_stop_the_others",
         ),
         Mutant(
-            "ftdash/requests/asking.py",
+            "ftdash/requests/storing.py",
             "import COMMANDS, Command,",
             "import COMMANDS, Cancel, Command,",
             (
@@ -1109,7 +1109,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     ("a report of a listener counts once, in any order of arrival"): (
         Mutant(
-            "ftdash/watching/standing.py",
+            "ftdash/watching/query_status.py",
             "    return max(one, other)\n",
             "    return other\n",
             "tests/web/test_watched_reports.py::"
@@ -1276,12 +1276,13 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ): (
         Mutant(
             "ftdash/alerts/evaluation.py",
-            "        if not trouble.note_told(incident, is_over=is_over):\n            continue\n",
+            "        if not watched_incidents.note_told(incident, is_over=is_over):\n"
+            "            continue\n",
             "",
             f"{TROUBLED}::test_channels_get_one_message_when_an_incident_opens_and_one_when_it_ends",
         ),
         Mutant(
-            "ftdash/watching/trouble.py",
+            "ftdash/watching/incident_signs.py",
             "    if seen.state in (QueryState.IDLE, QueryState.FINISHED, QueryState.FAILED):\n"
             "        return None\n",
             "",
@@ -1293,13 +1294,13 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
         " that has ended or has a successor owes no checkpoint"
     ): (
         Mutant(
-            "ftdash/flink_clusters/queries/trouble.py",
+            "ftdash/flink_clusters/queries/incident_facts.py",
             ', cluster__problem="", cluster__heard_at__gte=now - SILENT_AFTER',
             "",
             f"{FLINK_TROUBLED}::test_a_dead_cluster_sends_one_message_and_keeps_its_jobs_incidents",
         ),
         Mutant(
-            "ftdash/flink_clusters/trouble.py",
+            "ftdash/flink_clusters/incident_signs.py",
             "        return\n    if seen.exception_count",
             "    if seen.exception_count",
             f"{FLINK_TROUBLED}::test_each_problem_of_a_job_is_reported_under_its_cause",

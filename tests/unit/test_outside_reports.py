@@ -19,7 +19,7 @@ from ftdash.deployment import backups
 from ftdash.deployment.backups import DATABASE, MANIFEST, read_manifest, unpack
 from ftdash.flink_clusters import bodies
 from ftdash.flink_clusters.bodies import decoded, first_error
-from ftdash.watching.progress import Event, Told, understood
+from ftdash.watching.progress import Event, QueryEvent, understood
 from ftdash.watching.reading import look_into, read_log
 from pipelines.domain.errors import Rejected
 from tests.fuzzing import fuzz, only_raising
@@ -124,7 +124,7 @@ ENDED = {
 def test_any_line_of_an_event_log_is_understood_or_left_out(
     name: str, valid: bytes, tmp_path: Path
 ) -> None:
-    def follow(content: bytes) -> list[Told]:
+    def follow(content: bytes) -> list[QueryEvent]:
         (tmp_path / "events_1_app").write_bytes(content)
         step = read_log(str(tmp_path), [str(tmp_path)], {})
         told, problems = understood(step.events, NOW)
@@ -136,7 +136,7 @@ def test_any_line_of_an_event_log_is_understood_or_left_out(
 
 
 def test_any_report_of_a_listener_is_understood_or_named_as_a_problem() -> None:
-    def take(content: bytes) -> list[Told]:
+    def take(content: bytes) -> list[QueryEvent]:
         try:
             event = msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -29,21 +29,13 @@ from ftdash.flink_clusters.services import actions as flink_actions
 from ftdash.flink_clusters.services import looking
 from ftdash.flink_clusters.services import registration as flink_registration
 from ftdash.flink_clusters.services.registration import Place
-from ftdash.flink_clusters.triggers import Asked
+from ftdash.flink_clusters.triggers import TriggerOptions
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.scoring import AuditFound, Measures, Seen, SinkProof
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import PointComparison, PointInspection, PointLabel, Run
 from ftdash.lab.models import Lab, LabState
 from ftdash.points.services import comparisons
-from ftdash.watching.asked import (
-    LookAtState,
-    Rewind,
-    StatePlace,
-    StateRow,
-    StateRows,
-    TakeSavepoint,
-)
 from ftdash.watching.models import QuerySavepoint, QueryWork
 from ftdash.watching.services import (
     carrying_out,
@@ -52,11 +44,19 @@ from ftdash.watching.services import (
     reports,
     savepoints,
     state,
-    trouble,
     work,
 )
+from ftdash.watching.services import incidents as watched_incidents
 from ftdash.watching.services.registration import Sighting
 from ftdash.watching.services.reports import Report
+from ftdash.watching.work_requests import (
+    LookAtState,
+    Rewind,
+    StatePlace,
+    StateRow,
+    StateRows,
+    TakeSavepoint,
+)
 from pipelines.bus.run_log import RunLog
 from pipelines.domain.ids import Attempt
 from pipelines.domain.log_lines import DRIVER, LogLine
@@ -345,7 +345,7 @@ def watched_queries(root: Path) -> None:
     seen = Sighting(directory=str(damaged), trigger_interval_ms=10_000)
     registration.watch(name="clicks", seen=seen, requester="admin", reason="before the upgrade")
     saved_and_rewound(root)
-    trouble.judge_watched(now)
+    watched_incidents.judge_watched(now)
 
 
 def saved_and_rewound(root: Path) -> None:
@@ -420,7 +420,7 @@ def flink_clusters() -> None:
     prod, staging = FLINKS
     asked = {"requester": "admin", "reason": "before the upgrade"}
     for kind, body in (("SAVEPOINT", "savepoint_done"), ("STOP", "savepoint_failed")):
-        key = flink_actions.ask("prod", prod.jid, FlinkActionKind(kind), Asked(), **asked)
+        key = flink_actions.ask("prod", prod.jid, FlinkActionKind(kind), TriggerOptions(), **asked)
         look_at_flink("prod")
         trigger = FlinkAction.objects.get(pk=key).trigger_id
         prod.outcomes[trigger] = prod.bodies[body]["body"]
@@ -431,7 +431,7 @@ def flink_clusters() -> None:
     look_at_flink("staging")
     since = timezone.now() - timedelta(minutes=3)
     FlinkCluster.objects.filter(name="staging").update(heard_at=since)
-    trouble.judge_watched(timezone.now())
+    watched_incidents.judge_watched(timezone.now())
     staging.forget_requests()
 
 

@@ -15,7 +15,7 @@ from django.db import DatabaseError, connection, transaction
 
 from ftdash.accounts import audit_chain, queries, services
 from ftdash.accounts.models import AdminAction
-from ftdash.eventlog.queries import Asked, LineKind, log_page
+from ftdash.eventlog.queries import EventFilter, LineKind, log_page
 from ftdash.jobs.models import Request, Run
 from ftdash.points.services.disposal import label_savepoint
 from ftdash.points.services.restore import Restore, dispose, restore
@@ -270,7 +270,7 @@ def test_each_request_is_one_line_of_the_event_log_and_none_of_the_settings_page
     with pytest.raises(Rejected):
         requests.ask("flights", TakeSavepoint(), who="bo", why="to be sure")
 
-    lines = [line for line in log_page(Asked(), None, 50).lines if line.actor == "bo"]
+    lines = [line for line in log_page(EventFilter(), None, 50).lines if line.actor == "bo"]
 
     assert [(line.kind, line.what, line.outcome) for line in lines] == [
         (

@@ -17,7 +17,7 @@ from ftdash.accounts.models import AdminAction
 from ftdash.alerts.models import Alert
 from ftdash.checkpoints.models import Audit, Checkpoint
 from ftdash.eventlog import queries
-from ftdash.eventlog.queries import Asked, Cursor, Line, LineKind, actors, log_page, whole_log
+from ftdash.eventlog.queries import Cursor, EventFilter, Line, LineKind, actors, log_page, whole_log
 from ftdash.flink_clusters.models import FlinkCluster, FlinkEvent, FlinkEventKind, FlinkJob
 from ftdash.gameday import services
 from ftdash.gameday.models import Fault
@@ -61,7 +61,7 @@ EXPIRED = "Checkpoint expired before completing."
 def test_the_log_has_every_kind_of_line_newest_first() -> None:
     eventful()
 
-    lines = whole(Asked())
+    lines = whole(EventFilter())
 
     assert {line.kind for line in lines} == set(LineKind)
     assert [line.at for line in lines] == sorted((line.at for line in lines), reverse=True)
@@ -72,7 +72,7 @@ def test_an_action_says_who_asked_when_and_why_and_how_it_ended() -> None:
     run = new_run()
     request = new_request(run, Cancel(), phase="SUCCEEDED", message="It is cancelled.")
 
-    [line] = whole(Asked(kind=LineKind.ACTION))
+    [line] = whole(EventFilter(kind=LineKind.ACTION))
 
     assert (line.actor, line.why, line.what, line.outcome) == (
         "ann",
@@ -102,8 +102,10 @@ def test_the_log_has_cleaned_up_and_kept_leftovers_and_takeovers() -> None:
     )
     Projector().run_once()
 
-    told = {(line.what, line.outcome, line.why) for line in whole(Asked(kind=LineKind.CLEAN_UP))}
-    [takeover] = whole(Asked(kind=LineKind.TAKEOVER))
+    told = {
+        (line.what, line.outcome, line.why) for line in whole(EventFilter(kind=LineKind.CLEAN_UP))
+    }
+    [takeover] = whole(EventFilter(kind=LineKind.TAKEOVER))
 
     assert told == {
         (
@@ -130,7 +132,7 @@ def test_a_refused_stranger_is_not_called_an_ended_attempt() -> None:
         story.tell(ZombieRefused(zombie_attempt=Attempt(attempt), what=f"caller {attempt}"))
     Projector().run_once()
 
-    told = {line.what: line.outcome for line in whole(Asked(kind=LineKind.REFUSAL))}
+    told = {line.what: line.outcome for line in whole(EventFilter(kind=LineKind.REFUSAL))}
 
     assert told == {"caller 0": "refused: a stranger", "caller 1": "refused: attempt 1 is over"}
 
@@ -150,7 +152,7 @@ def test_damage_names_the_file_the_finder_and_the_consequence() -> None:
     )
     Projector().run_once()
 
-    lines = whole(Asked(kind=LineKind.DAMAGE))[::-1]
+    lines = whole(EventFilter(kind=LineKind.DAMAGE))[::-1]
 
     assert [(line.what, line.outcome, line.why) for line in lines] == [
         (
@@ -170,8 +172,8 @@ def test_the_log_has_changes_of_settings_and_alerts() -> None:
         cleared_at=timezone.now(), cleared_because="It is back.", acknowledged_by="ann"
     )
 
-    [setting] = whole(Asked(kind=LineKind.SETTING))
-    [alert] = whole(Asked(kind=LineKind.ALERT))
+    [setting] = whole(EventFilter(kind=LineKind.SETTING))
+    [alert] = whole(EventFilter(kind=LineKind.ALERT))
 
     assert (setting.what, setting.actor, setting.why) == (
         "invited person olaf (operator)",
@@ -193,11 +195,11 @@ def test_a_later_label_of_a_savepoint_does_not_change_earlier_lines() -> None:
     for label in ("at noon", ""):
         ask("flights", TakeSavepoint(label=label), who="bo", why="first")
     label_savepoint(**naming, label="before the move")
-    before = whole(Asked(kind=LineKind.ACTION))
+    before = whole(EventFilter(kind=LineKind.ACTION))
 
     label_savepoint(**naming, label="")
 
-    named = [line for line in whole(Asked()) if line.actor == "bo"]
+    named = [line for line in whole(EventFilter()) if line.actor == "bo"]
     assert named[1:] == before
     assert [(line.what, line.why) for line in named] == [
         ("asked for: label a savepoint: /points/sp-1 is called by no name", "why"),
@@ -215,12 +217,12 @@ def test_pages_give_every_line_once_in_the_same_order(limit: int) -> None:
     StatusChange.objects.update(at=now)
     Request.objects.update(created_at=now)
     Checkpoint.objects.update(trigger_at=now)
-    everything = whole(Asked())
+    everything = whole(EventFilter())
 
     found: list[Line] = []
     place: str | None = ""
     while place is not None and len(found) <= len(everything):
-        page = log_page(Asked(), Cursor.parse(place), limit)
+        page = log_page(EventFilter(), Cursor.parse(place), limit)
         found += page.lines
         place = page.older
 
@@ -230,12 +232,12 @@ def test_pages_give_every_line_once_in_the_same_order(limit: int) -> None:
 
 def test_new_lines_do_not_shift_an_older_page() -> None:
     eventful()
-    first = log_page(Asked(), None, 3)
-    before = log_page(Asked(), Cursor.parse(first.older or ""), 3).lines
+    first = log_page(EventFilter(), None, 3)
+    before = log_page(EventFilter(), Cursor.parse(first.older or ""), 3).lines
 
     new_request(new_run("other"))
 
-    assert log_page(Asked(), Cursor.parse(first.older or ""), 3).lines == before
+    assert log_page(EventFilter(), Cursor.parse(first.older or ""), 3).lines == before
 
 
 def test_the_log_is_filtered_by_pipeline_kind_person_and_time() -> None:
@@ -243,11 +245,11 @@ def test_the_log_is_filtered_by_pipeline_kind_person_and_time() -> None:
     new_request(new_run("other"), requester="bob")
     now = timezone.now()
 
-    def found(**asked: object) -> set[str]:
-        return {line.what for line in whole(Asked(**asked))}  # type: ignore[arg-type]
+    def found(**filters: object) -> set[str]:
+        return {line.what for line in whole(EventFilter(**filters))}  # type: ignore[arg-type]
 
-    assert {line.pipeline for line in whole(Asked(pipeline="other"))} == {"other"}
-    assert {line.kind for line in whole(Asked(kind=LineKind.REFUSAL))} == {LineKind.REFUSAL}
+    assert {line.pipeline for line in whole(EventFilter(pipeline="other"))} == {"other"}
+    assert {line.kind for line in whole(EventFilter(kind=LineKind.REFUSAL))} == {LineKind.REFUSAL}
     assert found(actor="bob") == {"asked for: savepoint"}
     assert found(since=now + timedelta(days=1)) == set()
     assert found(until=now - timedelta(days=1)) == set()
@@ -264,14 +266,14 @@ def test_routine_checkpoints_are_left_out_unless_asked_for() -> None:
     )
     Projector().run_once()
 
-    asked = Asked(kind=LineKind.CHECKPOINT, with_routine=False)
-    lines = whole(asked)
+    filters = EventFilter(kind=LineKind.CHECKPOINT, with_routine=False)
+    lines = whole(filters)
 
     assert [(line.what, line.outcome) for line in lines] == [
         ("checkpoint 4", "failed"),
         ("savepoint 3", "completed in 80 ms"),
     ]
-    assert len(whole(Asked(kind=LineKind.CHECKPOINT))) == 4
+    assert len(whole(EventFilter(kind=LineKind.CHECKPOINT))) == 4
 
 
 @pytest.mark.parametrize(
@@ -290,7 +292,7 @@ def test_a_failed_checkpoint_states_its_reason_once_with_the_message(
     Story(new_run()).started().triggered().tell(failed)
     Projector().run_once()
 
-    [line] = whole(Asked(kind=LineKind.CHECKPOINT))
+    [line] = whole(EventFilter(kind=LineKind.CHECKPOINT))
     address = "/pipelines/flights/checkpoints/"
     notice = re.search(r'<p class="notice is-bad">(.*?)</p>', text_of(operator, f"{address}1/"))
     latest = re.search(rf'<td class="path">({EXPIRED}.*?)</td>', text_of(operator, address))
@@ -303,7 +305,7 @@ def test_a_discarded_checkpoint_is_still_listed_as_completed() -> None:
     eventful().tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1)))
     Projector().run_once()
 
-    [line] = whole(Asked(kind=LineKind.CHECKPOINT))
+    [line] = whole(EventFilter(kind=LineKind.CHECKPOINT))
 
     assert line.outcome == "completed in 80 ms, discarded since"
 
@@ -414,7 +416,7 @@ def test_the_export_has_the_lines_of_the_page_and_all_older_ones(
         ("action", "flights", "upgrade"),
     ]
     assert [line["what"] for line in lines] == [
-        line.what for line in whole(Asked(with_routine=False))
+        line.what for line in whole(EventFilter(with_routine=False))
     ]
     assert json.loads(sent("/events/json/?since=2100-01-01T00:00")) == []
     assert fetch("/events/csv/?since=soon")[0] == 400
@@ -427,7 +429,7 @@ def test_output_published_again_is_a_line_with_or_without_a_count() -> None:
     story.tell(bound, published_again(None))
     Projector().run_once()
 
-    lines = whole(Asked(kind=LineKind.REPEATED))
+    lines = whole(EventFilter(kind=LineKind.REPEATED))
 
     assert [(line.what, line.outcome) for line in lines] == [
         ("topic publishes an unknown number of records again to topic t", TWICE),
@@ -439,8 +441,8 @@ def test_an_empty_log_says_so(operator: Client) -> None:
     assert "Nothing of that kind is kept." in text_of(operator, "/events/")
 
 
-def whole(asked: Asked) -> list[Line]:
-    return list(chain.from_iterable(whole_log(asked)))
+def whole(filters: EventFilter) -> list[Line]:
+    return list(chain.from_iterable(whole_log(filters)))
 
 
 def eventful() -> Story:

@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from ftdash.eventlog import queries
-from ftdash.eventlog.queries import SOURCES, Asked, Cursor, LineKind, log_page, whole_log
+from ftdash.eventlog.queries import SOURCES, Cursor, EventFilter, LineKind, log_page, whole_log
 from ftdash.projection.projector import Projector
 from tests.web.journals import Story, new_run
 
@@ -23,12 +23,12 @@ Execute = Callable[..., Any]
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="the plans are SQLite's")
 @pytest.mark.parametrize("with_routine", [True, False])
 def test_a_page_at_any_depth_is_read_along_indexes(with_routine: bool) -> None:
-    asked = Asked(with_routine=with_routine)
+    filters = EventFilter(with_routine=with_routine)
     places = [Cursor(timezone.now(), index, 7) for index in range(len(SOURCES))]
 
     with explained() as plans:
         for place in (None, *places):
-            log_page(asked, place, 50)
+            log_page(filters, place, 50)
 
     assert len(plans) == len(SOURCES) * (1 + len(SOURCES))
     for plan in plans:
@@ -41,7 +41,7 @@ def test_a_page_at_any_depth_is_read_along_indexes(with_routine: bool) -> None:
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="the plans are SQLite's")
 def test_an_index_skips_routine_checkpoints_that_are_left_out() -> None:
     with explained() as plans:
-        log_page(Asked(kind=LineKind.CHECKPOINT, with_routine=False), None, 50)
+        log_page(EventFilter(kind=LineKind.CHECKPOINT, with_routine=False), None, 50)
 
     [plan] = plans
     assert "checkpoint_not_routine_at" in plan
@@ -52,7 +52,7 @@ def test_the_whole_log_is_read_once_in_batches(monkeypatch: pytest.MonkeyPatch) 
     story_of(100)
 
     with counted() as statements:
-        lines = [line for batch in whole_log(Asked()) for line in batch]
+        lines = [line for batch in whole_log(EventFilter()) for line in batch]
 
     assert len(lines) > 100
     assert len(statements) <= len(lines) / 5 + len(SOURCES)

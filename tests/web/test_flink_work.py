@@ -19,7 +19,12 @@ from ftdash.flink_clusters.models import (
 )
 from ftdash.flink_clusters.services import actions, looking, registration
 from ftdash.flink_clusters.services.registration import Place
-from ftdash.flink_clusters.triggers import OUTCOME_WITHIN, SEND_AGAIN_WITHIN, SEND_WITHIN, Asked
+from ftdash.flink_clusters.triggers import (
+    OUTCOME_WITHIN,
+    SEND_AGAIN_WITHIN,
+    SEND_WITHIN,
+    TriggerOptions,
+)
 from pipelines.domain.errors import Rejected
 from tests.web.api_callers import bearer
 from tests.web.page_words import text_of, words_in
@@ -41,7 +46,9 @@ def flink() -> Iterator[RecordedFlink]:
 
 
 def asked(flink: RecordedFlink, kind: FlinkActionKind, **more: Any) -> FlinkAction:
-    key = actions.ask("prod", flink.jid, kind, Asked(**more), requester="ada", reason="a deploy")
+    key = actions.ask(
+        "prod", flink.jid, kind, TriggerOptions(**more), requester="ada", reason="a deploy"
+    )
     return FlinkAction.objects.get(pk=key)
 
 

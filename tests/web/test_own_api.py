@@ -315,7 +315,7 @@ def test_an_error_is_reported_with_its_place_or_in_one_sentence() -> None:
     client = bearer(TokenScope.ACT)
 
     for body, words in [
-        ({}, "body.asked.reason: Field required"),
+        ({}, "body.reason: Field required"),
         ({"reason": "x", "colour": "red"}, "Extra inputs"),
         ({"reason": " "}, "Say why in a few words"),
         ({"reason": "x", "format": "ZIP"}, "CANONICAL"),

@@ -173,7 +173,7 @@ def test_making_a_token_returns_a_secret_that_opens_the_api(admin: Client) -> No
 def test_a_request_for_a_token_has_to_state_its_expiry(admin: Client) -> None:
     answer = post(admin, "tokens", {"name": "ci", "scope": "read"})
 
-    assert (answer.status_code, sentence(answer)) == (422, "body.asked.expires_at: Field required")
+    assert (answer.status_code, sentence(answer)) == (422, "body.expires_at: Field required")
 
 
 def test_a_revoked_token_opens_nothing(admin: Client) -> None:

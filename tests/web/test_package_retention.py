@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from ftdash import tasks
-from ftdash.eventlog.queries import Asked, Line, LineKind, log_page
+from ftdash.eventlog.queries import EventFilter, Line, LineKind, log_page
 from ftdash.jobs.models import Pipeline, Run, Upgrade
 from ftdash.projection.projector import Projector
 from pipelines.domain.commands import UpgradePipeline
@@ -166,7 +166,7 @@ def as_row(code: ShippedCode) -> Any:
 
 
 def lines() -> list[Line]:
-    return log_page(Asked(kind=LineKind.SETTING), None, 50).lines
+    return log_page(EventFilter(kind=LineKind.SETTING), None, 50).lines
 
 
 def package(*words: str) -> str:

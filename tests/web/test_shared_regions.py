@@ -42,7 +42,7 @@ class Regions:
 def listeners(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...] | None]:
     """Returns the last message to listeners, for the test to change."""
     told: list[tuple[int, ...] | None] = [(1,)]
-    monkeypatch.setattr(events, "told_to_listeners", lambda: told[0])
+    monkeypatch.setattr(events, "change_counts", lambda: told[0])
     return told
 
 

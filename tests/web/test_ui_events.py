@@ -81,14 +81,14 @@ def test_the_board_knows_what_it_sent_only_while_tabs_listen() -> None:
     async def watch() -> list[tuple[int, ...] | None]:
         board = events.board_of_this_loop(lambda: versions)
         board._poll_s = TICK_S
-        known = [events.told_to_listeners()]
+        known = [events.change_counts()]
         stream = messages(board, beat_s=TICK_S)
         for value in ("1", "2"):
             versions["a"] = value
             await next_change(stream)
-            known.append(events.told_to_listeners())
+            known.append(events.change_counts())
         await stream.aclose()
-        return [*known, events.told_to_listeners()]
+        return [*known, events.change_counts()]
 
     before, first, second, after = asyncio.run(watch())
 

@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from ftdash import django_hooks
 from ftdash.accounts.models import TokenScope
-from ftdash.eventlog.queries import Asked, Line, LineKind, log_page
+from ftdash.eventlog.queries import EventFilter, Line, LineKind, log_page
 from ftdash.jobs.models import Pipeline, Request, RequestPhase, Run, Upgrade, UpgradeStep
 from ftdash.points.queries import lineage
 from ftdash.projection.projector import Projector
@@ -251,8 +251,8 @@ def test_a_program_asks_for_an_upgrade_once_and_follows_each_step(
     ("package", "said"),
     [
         ("0" * 64, "There is no package here whose sha256 begins with"),
-        ("shop.whl", "body.asked.package"),
-        ("/srv/shop-1.0-py3-none-any.whl", "body.asked.package"),
+        ("shop.whl", "body.package"),
+        ("/srv/shop-1.0-py3-none-any.whl", "body.package"),
         (None, "runs this very package already"),
     ],
 )
@@ -282,7 +282,7 @@ def as_row(value: object) -> Any:
 
 
 def settings_lines() -> list[Line]:
-    return log_page(Asked(kind=LineKind.SETTING), None, 50).lines
+    return log_page(EventFilter(kind=LineKind.SETTING), None, 50).lines
 
 
 def sent(address: str) -> str:

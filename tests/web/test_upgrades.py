@@ -16,8 +16,8 @@ from django.utils import timezone
 from ftdash.jobs.models import Pipeline, Request, RequestPhase, Run, Upgrade, UpgradeStep
 from ftdash.points.services import disposal, restore
 from ftdash.projection.projector import Projector
-from ftdash.requests.asking import check_possible, offers
 from ftdash.requests.services import ask
+from ftdash.requests.storing import check_possible, offers
 from ftdash.supervision import drivers
 from ftdash.upgrades import services
 from pipelines.domain.commands import (

@@ -12,10 +12,7 @@ from django.utils import timezone
 from ftdash.accounts.models import TokenScope
 from ftdash.alerts import delivery, evaluation
 from ftdash.alerts.models import Channel, ChannelKind, Delivery, News
-from ftdash.flink_clusters.models import FlinkCheckpoint, FlinkCluster, FlinkJob
-from ftdash.flink_clusters.services import looking, registration
-from ftdash.flink_clusters.services.registration import Place
-from ftdash.flink_clusters.trouble import (
+from ftdash.flink_clusters.incident_signs import (
     FAILED_IN_A_ROW,
     GONE_FOR,
     LATE_AFTER_INTERVALS,
@@ -25,10 +22,13 @@ from ftdash.flink_clusters.trouble import (
     cluster_signs,
     job_signs,
 )
+from ftdash.flink_clusters.models import FlinkCheckpoint, FlinkCluster, FlinkJob
+from ftdash.flink_clusters.services import looking, registration
+from ftdash.flink_clusters.services.registration import Place
 from ftdash.incidents.causes import Cause
 from ftdash.metrics.load_rules import USUAL_MIN
 from ftdash.watching.models import WatchedIncident
-from ftdash.watching.services import trouble
+from ftdash.watching.services import incidents as watched_incidents
 from tests.web.api_callers import bearer
 from tests.web.page_words import text_of, words_in
 from tests.web.recorded_flink import RecordedFlink, recorded_flink
@@ -117,13 +117,13 @@ def test_a_failed_job_is_reported_with_its_exception_everywhere(
     flink: RecordedFlink, operator: Client
 ) -> None:
     cluster = watched(flink)
-    trouble.judge_watched(timezone.now())
+    watched_incidents.judge_watched(timezone.now())
     assert open_causes() == []
     flink.job["state"], flink.job["last-modification"] = "FAILED", 1
     looking.look(cluster)
 
     for _ in range(3):
-        trouble.judge_watched(timezone.now())
+        watched_incidents.judge_watched(timezone.now())
 
     assert open_causes() == ["flink-job-failed"]
     said = "The Flink job failed. java.lang.IllegalStateException"
@@ -157,7 +157,7 @@ def test_the_incident_of_a_failed_job_ends_once_a_later_job_of_its_name_runs(
     flink.job["state"], flink.job["last-modification"] = "FAILED", 1
     looking.look(cluster)
     now = timezone.now()
-    trouble.judge_watched(now)
+    watched_incidents.judge_watched(now)
     later = flink.job | {"jid": "b" * 32, "state": "RUNNING"}
     FlinkJob.objects.create(
         cluster_id=cluster,
@@ -168,10 +168,10 @@ def test_the_incident_of_a_failed_job_ends_once_a_later_job_of_its_name_runs(
         listed_at=now,
     )
 
-    trouble.judge_watched(now + timedelta(seconds=30))
+    watched_incidents.judge_watched(now + timedelta(seconds=30))
     assert open_causes() == ["flink-job-failed"]
     FlinkCluster.objects.update(heard_at=now + timedelta(seconds=70))
-    trouble.judge_watched(now + timedelta(seconds=70))
+    watched_incidents.judge_watched(now + timedelta(seconds=70))
     assert open_causes() == []
 
 
@@ -188,7 +188,7 @@ def test_flinks_answers_reveal_expired_checkpoints_and_repeated_failures(
     flink.advance(FAILED_IN_A_ROW, status="FAILED")
     looking.look(cluster)
 
-    trouble.judge_watched(timezone.now())
+    watched_incidents.judge_watched(timezone.now())
 
     assert open_causes() == ["flink-checkpoints-fail", "flink-restarts"]
     (text,) = WatchedIncident.objects.filter(cause="flink-checkpoints-fail").values_list(
@@ -205,12 +205,12 @@ def test_flinks_answers_reveal_slow_and_missing_checkpoints(
     looking.look(cluster)
     flink.advance(2, took_ms=9_000)
     looking.look(cluster)
-    trouble.judge_watched(timezone.now())
+    watched_incidents.judge_watched(timezone.now())
     assert open_causes() == ["flink-slow-checkpoints"]
 
     long_ago = timezone.now() - timedelta(minutes=5)
     FlinkCheckpoint.objects.update(ended_at=long_ago)
-    trouble.judge_watched(timezone.now())
+    watched_incidents.judge_watched(timezone.now())
     assert "flink-no-checkpoint" in open_causes()
 
 
@@ -228,14 +228,14 @@ def test_a_dead_cluster_sends_one_message_and_keeps_its_jobs_incidents(settings:
         cluster = watched(flink)
         flink.advance(FAILED_IN_A_ROW, status="FAILED")
         looking.look(cluster)
-        trouble.judge_watched(timezone.now())
+        watched_incidents.judge_watched(timezone.now())
     looking.look(cluster)
     now = timezone.now()
 
-    trouble.judge_watched(now + timedelta(seconds=5))
+    watched_incidents.judge_watched(now + timedelta(seconds=5))
     assert open_causes() == ["flink-checkpoints-fail"]
     for seconds in (70, 80, 300):
-        trouble.judge_watched(now + timedelta(seconds=seconds))
+        watched_incidents.judge_watched(now + timedelta(seconds=seconds))
         evaluation.evaluate(now + timedelta(seconds=seconds))
 
     assert open_causes() == ["flink-checkpoints-fail", "flink-silent"]

@@ -13,7 +13,7 @@ from ftdash.flink_clusters.models import FlinkAction, FlinkActionKind, FlinkActi
 from ftdash.flink_clusters.queries import JobDetail
 from ftdash.flink_clusters.services import actions, looking, registration
 from ftdash.flink_clusters.services.registration import Place
-from ftdash.flink_clusters.triggers import Asked
+from ftdash.flink_clusters.triggers import TriggerOptions
 from pipelines.domain.errors import Retryable
 from tests.java_programs import JavaProgram, ProgramMissing
 from tests.polling import wait_until
@@ -100,7 +100,12 @@ def test_the_history_of_a_real_cluster_is_kept_after_it_is_killed(flink: RealFli
 
     (brief,) = queries.jobs("prod")
     action = actions.ask(
-        "prod", brief.jid, FlinkActionKind.SAVEPOINT, Asked(), requester="ada", reason="a deploy"
+        "prod",
+        brief.jid,
+        FlinkActionKind.SAVEPOINT,
+        TriggerOptions(),
+        requester="ada",
+        reason="a deploy",
     )
     looked(lambda _: FlinkAction.objects.get(pk=action).ended_at is not None)
     taken = FlinkAction.objects.get(pk=action)

@@ -23,11 +23,12 @@ from ftdash.alerts.models import AlertRule, Channel, ChannelKind, Delivery, News
 from ftdash.flink_clusters.models import FlinkCluster, FlinkJob
 from ftdash.incidents.causes import ADVICE, OF_FLINK_JOBS, OF_QUERIES, OF_WATCHED, Cause
 from ftdash.jobs.models import Pipeline
+from ftdash.watching.incident_signs import LAG_BATCHES, LATE_AFTER_INTERVALS, Limits, Seen, signs
 from ftdash.watching.models import QuerySavepoint, WatchedIncident, WatchedQuery
-from ftdash.watching.services import registration, trouble
+from ftdash.watching.query_status import QueryState
+from ftdash.watching.services import incidents as watched_incidents
+from ftdash.watching.services import registration
 from ftdash.watching.services.registration import Sighting
-from ftdash.watching.standing import QueryState
-from ftdash.watching.trouble import LAG_BATCHES, LATE_AFTER_INTERVALS, Limits, Seen, signs
 from pipelines.domain.errors import Rejected
 from tests.new_home import new_home
 from tests.structured_directories import Traits, write_query
@@ -134,7 +135,7 @@ def test_a_failed_query_has_one_incident_until_it_runs_for_a_minute(operator: Cl
     now = timezone.now()
 
     for seconds in range(3):
-        trouble.judge_watched(now + timedelta(seconds=seconds))
+        watched_incidents.judge_watched(now + timedelta(seconds=seconds))
 
     (row,) = WatchedIncident.objects.all()
     assert (row.cause, row.closed_at) == ("query-failed", None)
@@ -144,9 +145,9 @@ def test_a_failed_query_has_one_incident_until_it_runs_for_a_minute(operator: Cl
     assert "query orders: The query failed" in words_in(text_of(operator, "/events/"))
 
     report(client, progress(5, run="33333333-aaaa-4444-8888-000000000001", at=timezone.now()))
-    trouble.judge_watched(now + timedelta(seconds=30))
+    watched_incidents.judge_watched(now + timedelta(seconds=30))
     assert WatchedIncident.objects.get().closed_at is None
-    trouble.judge_watched(now + timedelta(seconds=70))
+    watched_incidents.judge_watched(now + timedelta(seconds=70))
     assert WatchedIncident.objects.get(cause="query-failed").closed_at is not None
     assert "over: no longer seen" in words_in(text_of(operator, "/events/"))
 
@@ -174,7 +175,7 @@ def test_damage_and_an_altered_savepoint_are_found_by_their_rows(
         problems=["commits/3 has been altered."],
     )
 
-    trouble.judge_watched(timezone.now())
+    watched_incidents.judge_watched(timezone.now())
 
     found = {row.cause for row in WatchedIncident.objects.all()}
     assert found >= {"checkpoint-damaged", "savepoint-altered"}
@@ -197,7 +198,7 @@ def test_a_query_above_its_limits_has_incidents_until_they_are_raised(
     assert admin.post(address, {**given, "lag_max": "0"}).status_code == 422
     assert admin.post(address, given).headers["Location"] == "/watched/orders/"
 
-    trouble.judge_watched(now)
+    watched_incidents.judge_watched(now)
 
     texts = {row.cause: row.text for row in WatchedIncident.objects.all()}
     assert texts["query-slow"] == "Batch 3 took 800 ms, and 500 ms are allowed."
@@ -217,7 +218,7 @@ def test_a_query_above_its_limits_has_incidents_until_they_are_raised(
         "lag-max: 300",
         "batch-max-s: as usual",
     ]
-    trouble.judge_watched(now + timedelta(seconds=61))
+    watched_incidents.judge_watched(now + timedelta(seconds=61))
     assert not WatchedIncident.objects.filter(closed_at=None, cause="query-slow").exists()
     assert not WatchedIncident.objects.filter(closed_at=None, cause="query-behind").exists()
 
@@ -286,7 +287,7 @@ def test_channels_get_one_message_when_an_incident_opens_and_one_when_it_ends(
     now = timezone.now()
 
     for seconds in range(3):
-        trouble.judge_watched(now + timedelta(seconds=seconds))
+        watched_incidents.judge_watched(now + timedelta(seconds=seconds))
         evaluation.evaluate(now + timedelta(seconds=seconds))
     assert [each.news for each in Delivery.objects.all()] == [News.FIRED]
     message = delivery.message_of(Delivery.objects.get())
@@ -310,7 +311,7 @@ def test_a_silence_of_everything_holds_the_message_back() -> None:
     mails_to_all()
     failed_query()
     now = timezone.now()
-    trouble.judge_watched(now)
+    watched_incidents.judge_watched(now)
     silence = Silence.objects.create(
         until=now + timedelta(hours=1), reason="x", created_by="ada", created_at=now
     )
@@ -338,7 +339,7 @@ def test_a_silence_of_the_query_holds_its_first_message_back_until_it_ends(
     assert "no message about the query orders until the silence ends" in form
     given = {"rule": "", "pipeline": "query:orders", "hours": "1", "reason": "we move it"}
     assert post(admin, "silence", given, "query:orders").status_code == 302
-    trouble.judge_watched(now)
+    watched_incidents.judge_watched(now)
 
     evaluation.evaluate(now + timedelta(seconds=1))
 
@@ -357,7 +358,7 @@ def test_a_silence_hides_an_ended_incident_but_not_the_end_of_a_reported_one() -
     mails_to_all()
     failed_query()
     now = timezone.now()
-    trouble.judge_watched(now)
+    watched_incidents.judge_watched(now)
     evaluation.evaluate(now)
     silenced(now, query="orders")
     query = WatchedQuery.objects.get()
@@ -385,7 +386,7 @@ def test_a_silence_of_another_subject_does_not_hold_back_the_message() -> None:
     another = WatchedQuery.objects.create(name="rides", created_by="ada", created_at=now)
     silenced(now, query=another.name)
     silenced(now, flink_cluster=other.name)
-    trouble.judge_watched(now)
+    watched_incidents.judge_watched(now)
 
     evaluation.evaluate(now + timedelta(seconds=1))
 
@@ -463,7 +464,7 @@ def test_programs_and_the_command_silence_a_cluster_with_its_jobs(
 
 def test_programs_read_the_incidents() -> None:
     failed_query()
-    trouble.judge_watched(timezone.now())
+    watched_incidents.judge_watched(timezone.now())
 
     (found,) = bearer(TokenScope.READ).get("/api/watched-queries/orders/incidents").json()
 
@@ -473,11 +474,11 @@ def test_programs_read_the_incidents() -> None:
 
 def test_a_removed_query_has_no_incident() -> None:
     failed_query()
-    trouble.judge_watched(timezone.now())
+    watched_incidents.judge_watched(timezone.now())
 
     registration.remove(name="orders", requester="ada", reason="x")
 
     assert not WatchedIncident.objects.exists()
-    trouble.judge_watched(timezone.now())
+    watched_incidents.judge_watched(timezone.now())
     assert WatchedQuery.objects.get().removed_at is not None
     assert not WatchedIncident.objects.exists()

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from ftdash.watching.asked import Rewind, TakeSavepoint
 from ftdash.watching.models import QuerySavepoint, QueryWork, WatchedQuery, WorkState
 from ftdash.watching.services import carrying_out, forks, registration, reports, savepoints
 from ftdash.watching.services.registration import Sighting
+from ftdash.watching.work_requests import Rewind, TakeSavepoint
 from pipelines.domain.errors import Rejected
 from pipelines.storage.trees import LocalTree, Tree, tree_at
 from pipelines.structured.directory import read_tree

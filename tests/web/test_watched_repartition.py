@@ -12,11 +12,11 @@ from django.test import Client
 from django.utils import timezone
 
 from ftdash.accounts.models import AdminAction, TokenScope
-from ftdash.watching.asked import Dealt, Rewind
 from ftdash.watching.models import QueryWork, WorkKind, WorkState
 from ftdash.watching.services import carrying_out, forks, registration, work
 from ftdash.watching.services.registration import Sighting
 from ftdash.watching.services.state import asked_of_spark
+from ftdash.watching.work_requests import Dealt, Rewind
 from pipelines.domain.errors import Rejected
 from pipelines.storage.trees import LocalTree
 from pipelines.structured.directory import read_tree

@@ -11,9 +11,9 @@ from ftdash.accounts.models import TokenScope
 from ftdash.watching import queries
 from ftdash.watching.models import RunEvent, WatchedBatch, WatchedQuery
 from ftdash.watching.progress import understood
+from ftdash.watching.query_status import QueryState, QueryStatus
 from ftdash.watching.services import registration, reports
 from ftdash.watching.services.registration import Sighting
-from ftdash.watching.standing import QueryState, Standing
 from tests.web.api_callers import bearer
 from tests.web.people import admin_user, signed_in
 from tests.web.watched import BEGAN, EVENTS, LISTENER, QUERY, RUN, listener, progress, report, said
@@ -93,16 +93,16 @@ def test_repeated_and_reordered_events_leave_the_same_rows(seed: int) -> None:
     assert WatchedBatch.objects.count() == 4
     assert RunEvent.objects.count() == 3
     assert row.restart_count == 1
-    assert reports.standing_of(row) == standing_of(a_story())
+    assert reports.status_of(row) == status_of(a_story())
 
 
 def test_a_standing_does_not_depend_on_the_order_of_its_events() -> None:
-    rng, expected = random.Random(7), standing_of(a_story())
+    rng, expected = random.Random(7), status_of(a_story())
 
     for _ in range(50):
         shuffled = [*a_story(), *rng.sample(a_story(), 4)]
         rng.shuffle(shuffled)
-        assert standing_of(shuffled) == expected
+        assert status_of(shuffled) == expected
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_standing_does_not_depend_on_the_order_of_its_events() -> None:
 def test_the_state_follows_the_newest_run(
     count: int, after: timedelta, expected: QueryState
 ) -> None:
-    assert standing_of(a_story()[:count]).state(BEGAN + after) is expected
+    assert status_of(a_story()[:count]).state(BEGAN + after) is expected
 
 
 def test_a_malformed_event_does_not_reject_the_others() -> None:
@@ -215,10 +215,10 @@ def test_a_run_gets_a_start_even_if_its_listener_joined_later() -> None:
     assert (event.run_id, event.at) == (RUN, BEGAN + timedelta(seconds=70))
 
 
-def standing_of(events: list[dict[str, object]]) -> Standing:
+def status_of(events: list[dict[str, object]]) -> QueryStatus:
     told, problems = understood(events, NOW)
     assert problems == []
-    standing = Standing()
+    status = QueryStatus()
     for each in told:
-        standing = standing.after(each)
-    return standing
+        status = status.after(each)
+    return status

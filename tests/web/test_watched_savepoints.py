@@ -13,10 +13,10 @@ from django.test import Client
 from django.utils import timezone
 
 from ftdash.accounts.models import AdminAction, TokenScope
-from ftdash.watching.asked import LookAtState, Rewind, StatePlace, TakeSavepoint
 from ftdash.watching.models import QuerySavepoint, QueryWork, WatchedQuery, WorkKind, WorkState
 from ftdash.watching.services import carrying_out, forks, registration, savepoints, state, work
 from ftdash.watching.services.registration import Sighting
+from ftdash.watching.work_requests import LookAtState, Rewind, StatePlace, TakeSavepoint
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.storage.trees import LocalTree
 from pipelines.structured.directory import read_tree

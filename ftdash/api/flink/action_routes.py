@@ -17,7 +17,7 @@ from typing import get_args
 import msgspec
 
 from ftdash.accounts.authentication import check_may_act_by_get
-from ftdash.api.flink.http import ASKED, Asked, Problem, Reply, check_id, job_of
+from ftdash.api.flink.http import ASKED, FlinkCall, Problem, Reply, check_id, job_of
 from ftdash.api.flink.names import serialized_throwable
 from ftdash.api.flink.shapes import Kebab, Status
 from ftdash.jobs.answers import RequestView, ShownState
@@ -162,99 +162,99 @@ SAVEPOINTS: tuple[type[Command], ...] = get_args(SavepointCommand)
 _FILE_SCHEMES = ("file://", "file:")
 
 
-def savepoint(asked: Asked, job: str) -> object:
-    run, given = job_of(job), asked.body(SavepointTrigger)
+def savepoint(call: FlinkCall, job: str) -> object:
+    run, given = job_of(job), call.body(SavepointTrigger)
     _check_directory(run, given.target_directory)
     command = CancelWithSavepoint if given.cancel_job else TakeSavepoint
-    return _ask(asked, run, command(format=_format(given.format_type)), given.trigger_id)
+    return _ask(call, run, command(format=_format(given.format_type)), given.trigger_id)
 
 
-def stop(asked: Asked, job: str) -> object:
-    run, given = job_of(job), asked.body(StopTrigger)
+def stop(call: FlinkCall, job: str) -> object:
+    run, given = job_of(job), call.body(StopTrigger)
     _check_directory(run, given.target_directory)
     command = StopWithSavepoint(format=_format(given.format_type), drain=bool(given.drain))
-    return _ask(asked, run, command, given.trigger_id)
+    return _ask(call, run, command, given.trigger_id)
 
 
-def savepoint_progress(asked: Asked, job: str, trigger: str) -> object:
+def savepoint_progress(call: FlinkCall, job: str, trigger: str) -> object:
     request = request_of(trigger, SAVEPOINTS, job_of(job).run_id)
     return progress(request, _location, _savepoint_failure)
 
 
-def checkpoint(asked: Asked, job: str) -> object:
-    run, given = job_of(job), asked.body(CheckpointTrigger)
+def checkpoint(call: FlinkCall, job: str) -> object:
+    run, given = job_of(job), call.body(CheckpointTrigger)
     _check_checkpoint_type(run, given.checkpoint_type or "CONFIGURED")
-    return _ask(asked, run, TriggerCheckpoint(), given.trigger_id)
+    return _ask(call, run, TriggerCheckpoint(), given.trigger_id)
 
 
-def checkpoint_progress(asked: Asked, job: str, trigger: str) -> object:
+def checkpoint_progress(call: FlinkCall, job: str, trigger: str) -> object:
     request = request_of(trigger, (TriggerCheckpoint,), job_of(job).run_id)
     return progress(request, _number, _checkpoint_failure)
 
 
-def cancel_application(asked: Asked, application: str) -> object:
-    return _cancel(asked, application)
+def cancel_application(call: FlinkCall, application: str) -> object:
+    return _cancel(call, application)
 
 
-def cancel(asked: Asked, job: str) -> object:
+def cancel(call: FlinkCall, job: str) -> object:
     check_id("jobid", job)
-    match asked.parameter("mode", "cancel"):
+    match call.parameter("mode", "cancel"):
         case "cancel":
-            return _cancel(asked, job)
+            return _cancel(call, job)
         case "stop":
             raise Problem(308, f"Stopping is done with a savepoint: POST to jobs/{job}/stop.")
         case mode:
             raise Problem(400, f"The parameter mode cannot be {mode!r}; it is cancel.")
 
 
-def client_heartbeat(asked: Asked, job: str) -> object:
+def client_heartbeat(call: FlinkCall, job: str) -> object:
     """Stores nothing: no job depends on the client that started it."""
     job_of(job)
-    asked.body(ClientHeartbeat)
+    call.body(ClientHeartbeat)
     return Reply(Empty(), ASKED)
 
 
-def cancel_by_get(asked: Asked, job: str) -> object:
-    check_may_act_by_get(asked.caller, asked.request)
-    return _cancel(asked, job)
+def cancel_by_get(call: FlinkCall, job: str) -> object:
+    check_may_act_by_get(call.caller, call.request)
+    return _cancel(call, job)
 
 
-def dispose(asked: Asked) -> object:
-    path = asked.body(Disposal).savepoint_path
+def dispose(call: FlinkCall) -> object:
+    path = call.body(Disposal).savepoint_path
     if not path:
         raise Problem(400, "Say which savepoint in the field savepoint-path.")
     path = _plain(path)
     request_id = point_services.dispose(
         pipeline=written_by(path),
         path=path,
-        requester=asked.caller.name,
+        requester=call.caller.name,
         reason=REASON,
         request_id=trigger_id(None),
     )
     return Triggered(request_id=request_id)
 
 
-def disposal_progress(asked: Asked, trigger: str) -> object:
+def disposal_progress(call: FlinkCall, trigger: str) -> object:
     request = request_of(trigger, (DisposeSavepoint,), None)
     return progress(request, lambda _: Empty(), _savepoint_failure)
 
 
-def _cancel(asked: Asked, job: str) -> Reply:
+def _cancel(call: FlinkCall, job: str) -> Reply:
     """Cancelling a cancelled job is no error. Raises Problem if the job ended in another way."""
     run = job_of(job)
     if run.state.is_terminal and run.state is not ShownState.CANCELED:
         raise Problem(409, f"Job {job} is {run.state} already.")
     if not run.state.is_terminal:
-        who, only_run = asked.caller.name, run.run_id
+        who, only_run = call.caller.name, run.run_id
         services.ask(run.pipeline, Cancel(), who=who, why=REASON, only_run=only_run)
     return Reply(Empty(), ASKED)
 
 
-def _ask(asked: Asked, run: RunFacts, command: RunCommand, trigger: str | None) -> Reply:
+def _ask(call: FlinkCall, run: RunFacts, command: RunCommand, trigger: str | None) -> Reply:
     request_id = services.ask(
         run.pipeline,
         command,
-        who=asked.caller.name,
+        who=call.caller.name,
         why=REASON,
         request_id=trigger_id(trigger),
         only_run=run.run_id,

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import asdict
 
-from ftdash.api.flink.http import Asked, Problem, check_id, job_of
+from ftdash.api.flink.http import FlinkCall, Problem, check_id, job_of
 from ftdash.api.flink.names import epoch_ms, vertex_id
 from ftdash.checkpoints.answers import Distribution, SubtaskTimeline, distribution
 from ftdash.checkpoints.models import CheckpointStatus
@@ -466,23 +466,23 @@ def _subtask_summary(part: VertexPart) -> SubtaskSummary:
     )
 
 
-def statistics(asked: Asked, job: str) -> object:
+def statistics(call: FlinkCall, job: str) -> object:
     found = statistics_of(job_of(job).run_id)
     if found is None:
         raise Problem(404, f"Job {job} not found")
     return statistics_body(found)
 
 
-def config(asked: Asked, job: str) -> object:
+def config(call: FlinkCall, job: str) -> object:
     return config_body(job_of(job))
 
 
-def details(asked: Asked, job: str, checkpoint: str) -> object:
+def details(call: FlinkCall, job: str, checkpoint: str) -> object:
     detail = _checkpoint(job, checkpoint)
     return checkpoint_body(detail.found, tasks(detail.found, detail.parts))
 
 
-def subtasks(asked: Asked, job: str, checkpoint: str, vertex: str) -> object:
+def subtasks(call: FlinkCall, job: str, checkpoint: str, vertex: str) -> object:
     check_id("vertexid", vertex)
     detail = _checkpoint(job, checkpoint)
     named = next((part for part in detail.parts if vertex_id(part.vertex) == vertex), None)

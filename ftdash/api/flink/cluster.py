@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ftdash.api.flink import shapes
-from ftdash.api.flink.http import Asked, Problem, job_of
+from ftdash.api.flink.http import FlinkCall, Problem, job_of
 from ftdash.api.flink.jobs import exception, line, timestamps
 from ftdash.api.flink.metrics import aggregated, listed
 from ftdash.api.flink.names import (
@@ -146,7 +146,7 @@ REVISION = "ftdash"
 REFRESH_MS = 3000
 
 
-def config(asked: Asked) -> object:
+def config(call: FlinkCall) -> object:
     return shapes.DashboardConfiguration(
         refresh_interval=REFRESH_MS,
         timezone_name="Coordinated Universal Time",
@@ -155,14 +155,14 @@ def config(asked: Asked) -> object:
         flink_revision=REVISION,
         features=shapes.Features(
             web_submit=False,
-            web_cancel=asked.caller.may_act,
+            web_cancel=call.caller.may_act,
             web_rescale=False,
             web_history=False,
         ),
     )
 
 
-def overview(asked: Asked) -> object:
+def overview(call: FlinkCall) -> object:
     return _overview()
 
 
@@ -184,31 +184,31 @@ def _overview() -> shapes.ClusterOverview:
     )
 
 
-def applications(asked: Asked) -> object:
+def applications(call: FlinkCall) -> object:
     lines = [brief(run) for run in run_queries.runs()]
     return shapes.Applications(applications=lines)
 
 
-def application(asked: Asked, application: str) -> object:
+def application(call: FlinkCall, application: str) -> object:
     return detail(job_of(application))
 
 
-def application_exceptions(asked: Asked, application: str) -> object:
+def application_exceptions(call: FlinkCall, application: str) -> object:
     """The failure that ended the application; empty if it still runs or ended in another way."""
     run = job_of(application)
     return exceptions(run, failures(run.run_id, 1))
 
 
-def settings(asked: Asked) -> object:
+def settings(call: FlinkCall) -> object:
     """The defaults for a job that sets nothing else."""
     found = {each.key: each.default for each in DEFINITIONS}
     return [shapes.ConfigEntry(key=key, value=found[key]) for key in sorted(found)]
 
 
-def metrics(asked: Asked) -> object:
+def metrics(call: FlinkCall) -> object:
     found = _overview()
     return listed(
-        asked,
+        call,
         {
             "numRegisteredTaskManagers": found.taskmanagers,
             "numRunningJobs": found.jobs_running,
@@ -218,22 +218,22 @@ def metrics(asked: Asked) -> object:
     )
 
 
-def task_managers(asked: Asked) -> object:
+def task_managers(call: FlinkCall) -> object:
     return shapes.TaskManagers(taskmanagers=connected())
 
 
-def task_manager(asked: Asked, manager: str) -> object:
+def task_manager(call: FlinkCall, manager: str) -> object:
     return detail_body(_known(manager))
 
 
-def task_manager_metrics(asked: Asked, manager: str) -> object:
+def task_manager_metrics(call: FlinkCall, manager: str) -> object:
     """Empty: Flink's metrics are those of a Java process, and a slot is not one."""
     _known(manager)
-    return listed(asked, {})
+    return listed(call, {})
 
 
-def metrics_of_task_managers(asked: Asked) -> object:
-    return aggregated(asked, [])
+def metrics_of_task_managers(call: FlinkCall) -> object:
+    return aggregated(call, [])
 
 
 def _known(manager: str) -> Connected:

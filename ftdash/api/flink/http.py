@@ -49,7 +49,7 @@ class Problem(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FlinkCall:
     """One request from a caller who may make it."""
 
     request: HttpRequest
@@ -85,7 +85,7 @@ class Reply:
 
 
 Handler = Callable[..., object]
-"""Takes Asked and the parts of the address; returns a body of status 200, or a Reply."""
+"""Takes a `FlinkCall` and the parts of the address; returns a body of status 200, or a Reply."""
 
 
 def route(**by_method: Handler) -> Callable[..., HttpResponse]:
@@ -111,14 +111,14 @@ def route(**by_method: Handler) -> Callable[..., HttpResponse]:
 def _answer(
     request: HttpRequest, handlers: dict[str, Handler], names: dict[str, str]
 ) -> HttpResponse:
-    asked = Asked(request, caller_of(request))
+    call = FlinkCall(request, caller_of(request))
     handler = handlers.get(str(request.method))
     if handler is None:
         offered = ", ".join(sorted(handlers))
         raise Problem(405, f"{request.path} does not offer {request.method}; it offers {offered}.")
     if request.method not in ("GET", "HEAD"):
-        check_may_act(asked.caller, request)
-    found = handler(asked, **names)
+        check_may_act(call.caller, request)
+    found = handler(call, **names)
     reply = found if isinstance(found, Reply) else Reply(found)
     return HttpResponse(msgspec.json.encode(reply.body), CONTENT_TYPE, reply.status)
 
@@ -149,8 +149,8 @@ def check_id(parameter: str, value: str, place: str = "path") -> None:
         )
 
 
-def nothing_here(asked: Asked, **_: str) -> object:
-    raise Problem(404, f"Unable to load requested file {asked.request.path}.")
+def nothing_here(call: FlinkCall, **_: str) -> object:
+    raise Problem(404, f"Unable to load requested file {call.request.path}.")
 
 
 INDEX = "index.html"

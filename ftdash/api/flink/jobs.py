@@ -5,7 +5,7 @@ import re
 import msgspec
 
 from ftdash.api.flink import metrics, shapes
-from ftdash.api.flink.http import Asked, Problem, Reply, check_id, job_of
+from ftdash.api.flink.http import FlinkCall, Problem, Reply, check_id, job_of
 from ftdash.api.flink.metrics import aggregated, listed
 from ftdash.api.flink.names import (
     JOB_STATES,
@@ -244,56 +244,56 @@ NOT_ADAPTIVE = (
 )
 
 
-def ids(asked: Asked) -> object:
+def ids(call: FlinkCall) -> object:
     found = run_queries.runs()
     listed = [shapes.JobId(id=job_id(run.run_id), status=job_state(run.state)) for run in found]
     return shapes.JobIds(jobs=listed)
 
 
-def overview(asked: Asked) -> object:
+def overview(call: FlinkCall) -> object:
     return shapes.JobsOverview(jobs=[line(run) for run in run_queries.runs()])
 
 
-def detail(asked: Asked, job: str) -> object:
+def detail(call: FlinkCall, job: str) -> object:
     run = job_of(job)
     return detail_body(run, run_queries.newest_samples(run.run_id).subtasks)
 
 
-def status(asked: Asked, job: str) -> object:
+def status(call: FlinkCall, job: str) -> object:
     return shapes.JobState(status=job_state(job_of(job).state))
 
 
-def plan(asked: Asked, job: str) -> object:
+def plan(call: FlinkCall, job: str) -> object:
     return shapes.PlanAnswer(plan=plan_body(job_of(job)))
 
 
-def config(asked: Asked, job: str) -> object:
+def config(call: FlinkCall, job: str) -> object:
     return config_body(job_of(job))
 
 
-def settings(asked: Asked, job: str) -> object:
+def settings(call: FlinkCall, job: str) -> object:
     return settings_body(job_of(job))
 
 
-def requirements(asked: Asked, job: str) -> object:
+def requirements(call: FlinkCall, job: str) -> object:
     """Refuses to read or change the requirements, as with Flink's default scheduler."""
     job_of(job)
     told = f"<Exception on server side:\n{NOT_ADAPTIVE}\nEnd of exception on server side>"
     return Reply(shapes.Errors(errors=["Internal server error.", told]), 500)
 
 
-def rescaling(asked: Asked, job: str) -> object:
+def rescaling(call: FlinkCall, job: str) -> object:
     """Refuses: Flink has rescaling switched off for every job."""
     check_id("jobid", job)
     raise Problem(503, SWITCHED_OFF)
 
 
-def rescaling_progress(asked: Asked, job: str, trigger: str) -> object:
+def rescaling_progress(call: FlinkCall, job: str, trigger: str) -> object:
     check_id("triggerid", trigger)
-    return rescaling(asked, job)
+    return rescaling(call, job)
 
 
-def accumulators(asked: Asked, job: str) -> object:
+def accumulators(call: FlinkCall, job: str) -> object:
     job_of(job)
     return {
         "job-accumulators": [],
@@ -302,20 +302,20 @@ def accumulators(asked: Asked, job: str) -> object:
     }
 
 
-def exceptions(asked: Asked, job: str) -> object:
+def exceptions(call: FlinkCall, job: str) -> object:
     run = job_of(job)
-    limit = min(asked.count("maxExceptions", EXCEPTIONS), EXCEPTIONS_MAX)
-    if _asks_for_labels(asked):
+    limit = min(call.count("maxExceptions", EXCEPTIONS), EXCEPTIONS_MAX)
+    if _asks_for_labels(call):
         return exception_history(run, [], limit)
     return exception_history(run, failures(run.run_id, limit + 1), limit)
 
 
-def _asks_for_labels(asked: Asked) -> bool:
+def _asks_for_labels(call: FlinkCall) -> bool:
     """Returns True if the request filters by labels; no failure here has any, so none matches.
 
     Raises Problem unless each label is `key:value`.
     """
-    given = asked.values("failureLabelFilter")
+    given = call.values("failureLabelFilter")
     for each in given:
         if not _LABEL.fullmatch(each):
             raise Problem(
@@ -326,23 +326,23 @@ def _asks_for_labels(asked: Asked) -> bool:
     return bool(given)
 
 
-def metrics_of(asked: Asked, job: str) -> object:
+def metrics_of(call: FlinkCall, job: str) -> object:
     run = job_of(job)
     found = statistics_of(run.run_id)
-    return listed(asked, metrics.of_job(run, found) if found else {})
+    return listed(call, metrics.of_job(run, found) if found else {})
 
 
-def metrics_of_all(asked: Asked) -> object:
+def metrics_of_all(call: FlinkCall) -> object:
     """Aggregates over the listed jobs, or over those that `jobs` names."""
-    named = asked.values("jobs")
+    named = call.values("jobs")
     for job in named:
         check_id("jobs", job, "query")
     wanted = [run for run in run_queries.runs() if not named or job_id(run.run_id) in named]
     runs = [(run, statistics_of(run.run_id)) for run in wanted]
-    return aggregated(asked, [metrics.of_job(run, found) for run, found in runs if found])
+    return aggregated(call, [metrics.of_job(run, found) for run, found in runs if found])
 
 
-def execution_result(asked: Asked, job: str) -> object:
+def execution_result(call: FlinkCall, job: str) -> object:
     """Says only if the job is over: unlike Flink's jobs, these return no result."""
     is_over = job_of(job).state.is_terminal
     return {"status": shapes.Status(id="COMPLETED" if is_over else "IN_PROGRESS")}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from ftdash.api.flink import shapes as shapes
-from ftdash.api.flink.http import Asked, Problem
+from ftdash.api.flink.http import FlinkCall, Problem
 from ftdash.api.flink.names import epoch_ms
 from ftdash.api.flink.shapes import MetricOverSubtasks, Spread
 from ftdash.checkpoints.answers import quantile
@@ -103,22 +103,22 @@ AGGREGATIONS = frozenset(("min", "max", "avg", "sum", "skew"))
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
-def listed(asked: Asked, values: Values) -> object:
+def listed(call: FlinkCall, values: Values) -> object:
     """Returns the names, or the values that `get` names; leaves out unknown names."""
-    wanted = asked.values("get")
+    wanted = call.values("get")
     if not any(wanted):
         return [shapes.MetricName(id=name) for name in values]
     named = [name for name in wanted if name in values]
     return [shapes.MetricValue(id=name, value=str(values[name])) for name in named]
 
 
-def aggregated(asked: Asked, found: Sequence[Values]) -> object:
+def aggregated(call: FlinkCall, found: Sequence[Values]) -> object:
     """Aggregates over subtasks or jobs. Raises Problem if `agg` names an unknown aggregation."""
-    wanted = asked.values("get")
-    kinds = frozenset(filter(None, asked.values("agg"))) or AGGREGATIONS
+    wanted = call.values("get")
+    kinds = frozenset(filter(None, call.values("agg"))) or AGGREGATIONS
     if not kinds <= AGGREGATIONS:
         known = ", ".join(sorted(AGGREGATIONS))
-        raise Problem(400, f"The parameter agg takes {known}, not {asked.parameter('agg')!r}.")
+        raise Problem(400, f"The parameter agg takes {known}, not {call.parameter('agg')!r}.")
     if not any(wanted):
         names = {name: None for values in found for name in values}
         return [shapes.MetricName(id=name) for name in names]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ftdash.api.flink import metrics, shapes
-from ftdash.api.flink.http import Asked, Problem, check_id, job_of
+from ftdash.api.flink.http import FlinkCall, Problem, check_id, job_of
 from ftdash.api.flink.jobs import io_metrics
 from ftdash.api.flink.metrics import aggregated, listed, spread, within
 from ftdash.api.flink.names import (
@@ -225,28 +225,28 @@ def find(run: RunFacts, vertex: str, samples: Callable[[str], SubtaskSamples]) -
     return None if named is None else Seen(run, named, samples(run.run_id))
 
 
-def detail(asked: Asked, job: str, vertex: str) -> object:
+def detail(call: FlinkCall, job: str, vertex: str) -> object:
     return detail_body(seen(job, vertex))
 
 
-def backpressure(asked: Asked, job: str, vertex: str) -> object:
+def backpressure(call: FlinkCall, job: str, vertex: str) -> object:
     return backpressure_body(seen(job, vertex))
 
 
-def times(asked: Asked, job: str, vertex: str) -> object:
+def times(call: FlinkCall, job: str, vertex: str) -> object:
     return times_body(seen(job, vertex))
 
 
-def task_managers(asked: Asked, job: str, vertex: str) -> object:
+def task_managers(call: FlinkCall, job: str, vertex: str) -> object:
     return task_managers_body(seen(job, vertex))
 
 
-def accumulators(asked: Asked, job: str, vertex: str) -> object:
+def accumulators(call: FlinkCall, job: str, vertex: str) -> object:
     seen(job, vertex)
     return shapes.VertexAccumulators(id=vertex, user_accumulators=[])
 
 
-def watermarks(asked: Asked, job: str, vertex: str) -> object:
+def watermarks(call: FlinkCall, job: str, vertex: str) -> object:
     """Empty for sources: they receive no watermarks."""
     found = seen(job, vertex)
     if found.vertex.is_source:
@@ -260,9 +260,9 @@ def watermarks(asked: Asked, job: str, vertex: str) -> object:
     ]
 
 
-def all_metrics(asked: Asked, job: str, vertex: str) -> object:
+def all_metrics(call: FlinkCall, job: str, vertex: str) -> object:
     return listed(
-        asked,
+        call,
         {
             f"{index}.{name}": value
             for index, view in sorted(seen(job, vertex).subtasks.items())
@@ -271,13 +271,13 @@ def all_metrics(asked: Asked, job: str, vertex: str) -> object:
     )
 
 
-def subtask_metrics(asked: Asked, job: str, vertex: str) -> object:
+def subtask_metrics(call: FlinkCall, job: str, vertex: str) -> object:
     found = seen(job, vertex).subtasks
-    selected = within(asked.values("subtasks"), found)
-    return aggregated(asked, [metrics.of_subtask(found[index]) for index in selected])
+    selected = within(call.values("subtasks"), found)
+    return aggregated(call, [metrics.of_subtask(found[index]) for index in selected])
 
 
-def operator_metrics(asked: Asked, job: str, vertex: str) -> object:
+def operator_metrics(call: FlinkCall, job: str, vertex: str) -> object:
     """Empty: these are metrics of Flink's operator coordinators, which we do not have."""
     seen(job, vertex)
     return []
@@ -294,25 +294,25 @@ def seen(job: str, vertex: str) -> Seen:
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
-def current(asked: Asked, job: str, vertex: str, index: str) -> object:
+def current(call: FlinkCall, job: str, vertex: str, index: str) -> object:
     return _attempt(seen(job, vertex), index)
 
 
-def attempt(asked: Asked, job: str, vertex: str, index: str, attempt: str) -> object:
+def attempt(call: FlinkCall, job: str, vertex: str, index: str, attempt: str) -> object:
     number, found = _number("attempt", attempt), _attempt(seen(job, vertex), index)
     if found.attempt != number:
         raise Problem(404, f"Attempt {number} of subtask {index} is not known; {found.attempt} is.")
     return found
 
 
-def all_metrics_of_subtask(asked: Asked, job: str, vertex: str, index: str) -> object:
+def all_metrics_of_subtask(call: FlinkCall, job: str, vertex: str, index: str) -> object:
     """Empty before the first sample."""
     found = seen(job, vertex)
     sampled = found.of(_attempt(found, index).subtask)
-    return listed(asked, metrics.of_subtask(sampled[0]) if sampled else {})
+    return listed(call, metrics.of_subtask(sampled[0]) if sampled else {})
 
 
-def accumulators_of_subtask(asked: Asked, job: str, vertex: str) -> object:
+def accumulators_of_subtask(call: FlinkCall, job: str, vertex: str) -> object:
     """Empty: user functions have no accumulators here."""
     found = seen(job, vertex)
     attempts = detail_body(found).subtasks

@@ -36,108 +36,106 @@ from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import RequestId
 
 ASKED = 202
-Asked = Status[RequestView]
+RequestAnswer = Status[RequestView]
 
 
 @api.post("/pipelines", response={ASKED: RequestView})
-def start(request: Entered, asked: shapes.AskingToStart) -> Asked:
+def start(request: Entered, body: shapes.StartBody) -> RequestAnswer:
     """Create or change the pipeline, and start a run of it from the beginning.
 
     If it has a recovery point, `confirm` has to be its name: a start leaves state and output
     behind.
     """
-    check_declared(asked.flow)
-    is_confirmed = asked.confirm == asked.name
-    services.check_start_over(asked.name, is_confirmed=is_confirmed, request_id=asked.request_id)
+    check_declared(body.flow)
+    is_confirmed = body.confirm == body.name
+    services.check_start_over(body.name, is_confirmed=is_confirmed, request_id=body.request_id)
     return _stored(
         services.submit_pipeline(
-            name=asked.name,
-            flow=asked.flow,
-            parallelism=asked.parallelism,
-            max_parallelism=asked.max_parallelism,
-            parameters=asked.parameters,
-            settings=asked.settings,
-            allows_faults=asked.allows_faults,
+            name=body.name,
+            flow=body.flow,
+            parallelism=body.parallelism,
+            max_parallelism=body.max_parallelism,
+            parameters=body.parameters,
+            settings=body.settings,
+            allows_faults=body.allows_faults,
             requester=request.auth.name,
-            reason=asked.reason,
-            request_id=asked.request_id,
+            reason=body.reason,
+            request_id=body.request_id,
         )
     )
 
 
 @api.post("/pipelines/{name}/checkpoints", response={ASKED: RequestView})
-def take_checkpoint(request: Entered, name: InPath, asked: shapes.Asking) -> Asked:
-    return _ask(request, name, asked, TriggerCheckpoint())
+def take_checkpoint(request: Entered, name: InPath, body: shapes.CommandBody) -> RequestAnswer:
+    return _ask(request, name, body, TriggerCheckpoint())
 
 
 @api.post("/pipelines/{name}/savepoints", response={ASKED: RequestView})
-def take_savepoint(request: Entered, name: InPath, asked: shapes.AskingForSavepoint) -> Asked:
-    return _ask(request, name, asked, TakeSavepoint(format=asked.format, label=asked.label))
+def take_savepoint(request: Entered, name: InPath, body: shapes.SavepointBody) -> RequestAnswer:
+    return _ask(request, name, body, TakeSavepoint(format=body.format, label=body.label))
 
 
 @api.post("/pipelines/{name}/stop", response={ASKED: RequestView})
-def stop(request: Entered, name: InPath, asked: shapes.AskingToStop) -> Asked:
+def stop(request: Entered, name: InPath, body: shapes.StopBody) -> RequestAnswer:
     """Stop with a savepoint."""
-    command = StopWithSavepoint(format=asked.format, label=asked.label, drain=asked.drain)
-    return _ask(request, name, asked, command)
+    command = StopWithSavepoint(format=body.format, label=body.label, drain=body.drain)
+    return _ask(request, name, body, command)
 
 
 @api.post("/pipelines/{name}/cancel", response={ASKED: RequestView})
-def cancel(request: Entered, name: InPath, asked: shapes.AskingToCancel) -> Asked:
-    if not asked.with_savepoint:
-        return _ask(request, name, asked, Cancel())
-    command = CancelWithSavepoint(format=asked.format, label=asked.label)
-    return _ask(request, name, asked, command)
+def cancel(request: Entered, name: InPath, body: shapes.CancelBody) -> RequestAnswer:
+    if not body.with_savepoint:
+        return _ask(request, name, body, Cancel())
+    command = CancelWithSavepoint(format=body.format, label=body.label)
+    return _ask(request, name, body, command)
 
 
 @api.post("/pipelines/{name}/settings", response={ASKED: RequestView})
-def change_settings(request: Entered, name: InPath, asked: shapes.AskingToChange) -> Asked:
+def change_settings(request: Entered, name: InPath, body: shapes.SettingsBody) -> RequestAnswer:
     """Change settings of the newest run while it runs."""
-    return _ask(request, name, asked, ChangeSettings(settings=asked.settings))
+    return _ask(request, name, body, ChangeSettings(settings=body.settings))
 
 
 @api.post("/pipelines/{name}/retry", response={ASKED: RequestView})
-def retry_now(request: Entered, name: InPath, asked: shapes.Asking) -> Asked:
+def retry_now(request: Entered, name: InPath, body: shapes.CommandBody) -> RequestAnswer:
     """Start the attempt that waits for its restart delay now."""
-    return _ask(request, name, asked, RetryNow())
+    return _ask(request, name, body, RetryNow())
 
 
 @api.post("/pipelines/{name}/undo-start", response={ASKED: RequestView})
-def undo_start(request: Entered, name: InPath, asked: shapes.Asking) -> Asked:
+def undo_start(request: Entered, name: InPath, body: shapes.CommandBody) -> RequestAnswer:
     """End a run that started over, and put back the output that its start set aside.
 
     This is possible only while the run has committed nothing.
     """
-    return _ask(request, name, asked, UndoStart())
+    return _ask(request, name, body, UndoStart())
 
 
 @api.post("/pipelines/{name}/faults", response={ASKED: RequestView})
-def kill_slot(request: Entered, name: InPath, asked: shapes.AskingToKill) -> Asked:
+def kill_slot(request: Entered, name: InPath, body: shapes.KillBody) -> RequestAnswer:
     """Kill a slot on purpose, if the pipeline allows it."""
-    return _ask(request, name, asked, KillSlot(slot=asked.slot, moment=asked.moment))
+    return _ask(request, name, body, KillSlot(slot=body.slot, moment=body.moment))
 
 
 @api.post("/pipelines/{name}/allowed-faults", response={ASKED: RequestView})
-def allow_faults(request: Entered, name: InPath, asked: shapes.AskingToAllowFaults) -> Asked:
+def allow_faults(request: Entered, name: InPath, body: shapes.FaultsBody) -> RequestAnswer:
     """Allow faults on purpose, or forbid them."""
-    return _ask(request, name, asked, AllowFaults(allowed=asked.is_allowed))
+    return _ask(request, name, body, AllowFaults(allowed=body.is_allowed))
 
 
 @api.post("/pipelines/{name}/game-days", response={ASKED: GameDayView})
-def start_game_day(
-    request: Entered, name: InPath, asked: shapes.AskingForGameDay
-) -> Status[GameDayView]:
+def start_game_day(request: Entered, name: InPath, body: shapes.GameDayBody) -> Status[GameDayView]:
     """Start a game day: a fault on purpose that is measured and proven. Follow it under its key.
 
     Repeating the same `request_id` returns the same game day.
     """
     key = game_day_services.start_game_day(
         pipeline=name,
-        fault=asked.fault,
-        slot=asked.slot,
+        fault=body.fault,
+        slot=body.slot,
         requester=request.auth.name,
-        reason=asked.reason,
-        asked_id=asked.request_id,
+        reason=body.reason,
+        asked_id=body.request_id,
     )
     found = game_day_queries.game_day(key)
     if found is None:
@@ -146,7 +144,7 @@ def start_game_day(
 
 
 @api.post("/pipelines/{name}/upgrade", response={ASKED: RequestView})
-def upgrade(request: Entered, name: InPath, asked: shapes.AskingToUpgrade) -> Asked:
+def upgrade(request: Entered, name: InPath, body: shapes.UpgradeBody) -> RequestAnswer:
     """Check an added package, stop with a savepoint, and continue with the package.
 
     If that fails, the upgrade goes back by itself. To go back later, upgrade to the previous
@@ -155,83 +153,83 @@ def upgrade(request: Entered, name: InPath, asked: shapes.AskingToUpgrade) -> As
     return _stored(
         upgrade_services.upgrade(
             pipeline=name,
-            code=package_store().known(asked.package),
+            code=package_store().known(body.package),
             requester=request.auth.name,
-            reason=asked.reason,
-            allow_non_restored_state=asked.allow_non_restored_state,
-            request_id=asked.request_id,
+            reason=body.reason,
+            allow_non_restored_state=body.allow_non_restored_state,
+            request_id=body.request_id,
         )
     )
 
 
 @api.post("/pipelines/{name}/restore", response={ASKED: RequestView})
-def restore(request: Entered, name: InPath, asked: shapes.AskingToRestore) -> Asked:
+def restore(request: Entered, name: InPath, body: shapes.RestoreBody) -> RequestAnswer:
     """Start a new run from a recovery point, of this or another pipeline."""
     return _stored(
         point_services.restore(
             Restore(
                 pipeline=name,
-                path=asked.path,
-                parallelism=asked.parallelism,
-                parameters=asked.parameters,
-                settings=asked.settings,
-                renamed=asked.renamed,
-                accepted_gaps=asked.accepted_gaps,
-                allow_non_restored_state=asked.allow_non_restored_state,
-                reads_files=asked.reads_files,
+                path=body.path,
+                parallelism=body.parallelism,
+                parameters=body.parameters,
+                settings=body.settings,
+                renamed=body.renamed,
+                accepted_gaps=body.accepted_gaps,
+                allow_non_restored_state=body.allow_non_restored_state,
+                reads_files=body.reads_files,
             ),
-            claim_mode=asked.claim_mode,
+            claim_mode=body.claim_mode,
             requester=request.auth.name,
-            reason=asked.reason,
-            request_id=asked.request_id,
+            reason=body.reason,
+            request_id=body.request_id,
         )
     )
 
 
 @api.post("/pipelines/{name}/replay-quarantine", response={ASKED: RequestView})
-def replay_quarantine(request: Entered, name: InPath, asked: shapes.AskingToReplay) -> Asked:
+def replay_quarantine(request: Entered, name: InPath, body: shapes.ReplayBody) -> RequestAnswer:
     """Start a new run that also passes the quarantined records to its operators, once."""
     return _stored(
         point_services.restore(
             Restore(
                 pipeline=name,
-                path=asked.path or newest_point(name),
-                parallelism=asked.parallelism,
-                reads_files=asked.reads_files,
-                replays=asked.sources,
+                path=body.path or newest_point(name),
+                parallelism=body.parallelism,
+                reads_files=body.reads_files,
+                replays=body.sources,
             ),
             requester=request.auth.name,
-            reason=asked.reason,
-            request_id=asked.request_id,
+            reason=body.reason,
+            request_id=body.request_id,
         )
     )
 
 
 @api.post("/pipelines/{name}/dispose", response={ASKED: RequestView})
-def dispose(request: Entered, name: InPath, asked: shapes.AskingToDispose) -> Asked:
+def dispose(request: Entered, name: InPath, body: shapes.DisposalBody) -> RequestAnswer:
     """Delete the files of a savepoint permanently."""
     return _stored(
         point_services.dispose(
             pipeline=name,
-            path=asked.path,
+            path=body.path,
             requester=request.auth.name,
-            reason=asked.reason,
-            request_id=asked.request_id,
+            reason=body.reason,
+            request_id=body.request_id,
         )
     )
 
 
 @api.post("/pipelines/{name}/savepoint-labels", response={ASKED: RequestView})
-def label_savepoint(request: Entered, name: InPath, asked: shapes.AskingToLabel) -> Asked:
+def label_savepoint(request: Entered, name: InPath, body: shapes.LabelBody) -> RequestAnswer:
     """Give a savepoint another label; an empty label removes it."""
     return _stored(
         disposal.label_savepoint(
             pipeline=name,
-            path=asked.path,
-            label=asked.label,
+            path=body.path,
+            label=body.label,
             requester=request.auth.name,
-            reason=asked.reason,
-            request_id=asked.request_id,
+            reason=body.reason,
+            request_id=body.request_id,
         )
     )
 
@@ -244,13 +242,13 @@ def audit(request: Entered, name: InPath) -> Status[list[AuditView]]:
 
 
 def _ask(
-    request: Entered, name: str, asked: shapes.Asking, command: RunCommand | AllowFaults
-) -> Asked:
-    who, request_id = request.auth.name, asked.request_id
-    return _stored(services.ask(name, command, who=who, why=asked.reason, request_id=request_id))
+    request: Entered, name: str, body: shapes.CommandBody, command: RunCommand | AllowFaults
+) -> RequestAnswer:
+    who, request_id = request.auth.name, body.request_id
+    return _stored(services.ask(name, command, who=who, why=body.reason, request_id=request_id))
 
 
-def _stored(request_id: RequestId) -> Asked:
+def _stored(request_id: RequestId) -> RequestAnswer:
     found = queries.request(request_id)
     if found is None:
         raise InvariantViolated("a request that was stored is found")

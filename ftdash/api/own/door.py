@@ -130,8 +130,10 @@ def _on_invalid(request: HttpRequest, problem: ValidationError) -> HttpResponse:
 
 
 def _sentence(error: dict[str, Any]) -> str:
-    where = ".".join(str(part) for part in error["loc"])
-    return f"{where}: {error['msg']}"
+    source, *names = (str(part) for part in error["loc"])
+    if source == "body":
+        del names[:1]  # of our parameter
+    return f"{'.'.join((source, *names))}: {error['msg']}"
 
 
 def known(found: Found | None, what: str) -> Found:

@@ -24,7 +24,7 @@ from ftdash.flink_clusters.queries.catalogue import (
 )
 from ftdash.flink_clusters.services import actions, registration
 from ftdash.flink_clusters.services.registration import HEADER_LENGTH_MAX, Place, parsed_header
-from ftdash.flink_clusters.triggers import Asked
+from ftdash.flink_clusters.triggers import TriggerOptions
 from ftdash.watching.queries.incidents import WatchedIncidentView, of_flink
 
 CHECKPOINTS_PER_PAGE = 200
@@ -63,7 +63,7 @@ class FlinkActionAnswer(Schema):
     problem: str
 
 
-class AskingToWatchFlink(Changing):
+class FlinkClusterBody(Changing):
     """`header` is a name, a colon and a value. It is kept, and no answer contains it."""
 
     name: Name
@@ -71,7 +71,7 @@ class AskingToWatchFlink(Changing):
     header: str = Field(default="", max_length=HEADER_LENGTH_MAX)
 
 
-class AskingOfFlink(Changing):
+class FlinkActionBody(Changing):
     """An empty `directory` means the one that the cluster has configured."""
 
     kind: Literal["SAVEPOINT", "STOP", "CANCEL", "CHECKPOINT"]
@@ -80,8 +80,8 @@ class AskingOfFlink(Changing):
     drain: bool = False
     checkpoint_type: Literal["CONFIGURED", "FULL"] = "CONFIGURED"
 
-    def asked(self) -> Asked:
-        return Asked(
+    def options(self) -> TriggerOptions:
+        return TriggerOptions(
             directory=self.directory,
             savepoint_format=self.savepoint_format,
             drain=self.drain,
@@ -96,16 +96,16 @@ def flink_clusters(request: HttpRequest) -> list[FlinkClusterAnswer]:
 
 
 @api.post("/flink-clusters", response=FlinkClusterAnswer)
-def watch_flink_cluster(request: Entered, asked: AskingToWatchFlink) -> FlinkClusterAnswer:
+def watch_flink_cluster(request: Entered, body: FlinkClusterBody) -> FlinkClusterAnswer:
     """Watch a Flink cluster, or change the address or header of one that is watched."""
-    header_name, header_value = parsed_header(asked.header)
+    header_name, header_value = parsed_header(body.header)
     registration.watch(
-        name=asked.name,
-        place=Place(address=asked.address, header_name=header_name, header_value=header_value),
+        name=body.name,
+        place=Place(address=body.address, header_name=header_name, header_value=header_value),
         requester=request.auth.name,
-        reason=asked.reason,
+        reason=body.reason,
     )
-    return _cluster(asked.name)
+    return _cluster(body.name)
 
 
 @api.get("/flink-clusters/{name}", response=FlinkClusterAnswer)
@@ -116,11 +116,11 @@ def flink_cluster(request: HttpRequest, name: InPath) -> FlinkClusterAnswer:
 
 @api.post("/flink-clusters/{name}/remove", response=list[FlinkClusterAnswer])
 def remove_flink_cluster(
-    request: Entered, name: InPath, asked: Changing
+    request: Entered, name: InPath, body: Changing
 ) -> list[FlinkClusterAnswer]:
     """Stop watching a cluster, and delete its history; the answer lists the remaining clusters."""
     _cluster(name)
-    registration.remove(name=name, requester=request.auth.name, reason=asked.reason)
+    registration.remove(name=name, requester=request.auth.name, reason=body.reason)
     return [FlinkClusterAnswer.from_orm(each) for each in queries.clusters()]
 
 
@@ -142,8 +142,8 @@ def flink_catalogue(
 ) -> list[CataloguedPoint]:
     """Savepoints and retained checkpoints of all jobs, newest first, 200 on a page."""
     _cluster(name)
-    asked = PointFilter(jid=job or "", kind=kind, files=files)
-    return catalogue(name, asked, page=page, per_page=CHECKPOINTS_PER_PAGE).rows
+    chosen = PointFilter(jid=job or "", kind=kind, files=files)
+    return catalogue(name, chosen, page=page, per_page=CHECKPOINTS_PER_PAGE).rows
 
 
 @api.get("/flink-clusters/{name}/jobs", response=list[JobBrief])
@@ -179,17 +179,17 @@ def flink_actions(request: HttpRequest, name: InPath, jid: InPath) -> list[Flink
 
 @api.post("/flink-clusters/{name}/jobs/{jid}/actions", response=FlinkActionAnswer)
 def ask_flink(
-    request: Entered, name: InPath, jid: InPath, asked: AskingOfFlink
+    request: Entered, name: InPath, jid: InPath, body: FlinkActionBody
 ) -> FlinkActionAnswer:
     """Ask Flink for a savepoint, a stop with savepoint, a cancellation or a checkpoint."""
     _job(name, jid)
     key = actions.ask(
         name,
         jid,
-        FlinkActionKind(asked.kind),
-        asked.asked(),
+        FlinkActionKind(body.kind),
+        body.options(),
         requester=request.auth.name,
-        reason=asked.reason,
+        reason=body.reason,
     )
     return _action(name, key)
 

@@ -12,7 +12,7 @@ from ninja import Schema, Status
 from pydantic import WithJsonSchema
 
 from ftdash.api.own.door import Entered, api, known
-from ftdash.api.own.shapes import AskingForLab, NumberInPath
+from ftdash.api.own.shapes import LabBody, NumberInPath
 from ftdash.lab import queries, services
 from ftdash.lab.models import LabState
 from ftdash.lab.queries import LabView
@@ -67,9 +67,9 @@ def lab(request: HttpRequest, key: NumberInPath) -> LabAnswer:
 
 
 @api.post("/labs", response={ASKED: LabAnswer})
-def start_lab(request: Entered, asked: AskingForLab) -> Status[LabAnswer]:
+def start_lab(request: Entered, body: LabBody) -> Status[LabAnswer]:
     """Start a lab, one at a time; follow it under its key."""
-    given = asked.dict()
+    given = body.dict()
     reason, modes = given.pop("reason"), tuple(given.pop("modes"))
     options = LabOptions(**given, modes=modes)
     key = services.start_lab(options, requester=request.auth.name, reason=reason)

@@ -10,9 +10,9 @@ from ninja import Query, Status
 from ftdash.api.own import shapes
 from ftdash.api.own.door import Entered, api, known
 from ftdash.api.own.shapes import (
-    AskingForEvents,
-    AskingForHistory,
     Count,
+    EventsQuery,
+    HistoryQuery,
     InPath,
     Limit,
     Name,
@@ -187,10 +187,10 @@ def audits(request: HttpRequest, name: InPath, limit: Limit = 20) -> list[AuditV
 @api.get("/events", response=LogPage)
 def events(
     request: HttpRequest,
-    asked: Query[AskingForEvents],
+    query: Query[EventsQuery],
 ) -> LogPage:
     """Events and people's actions, newest first; pass a page's `older` as `before`."""
-    return log_page(asked.asked, Cursor.parse(asked.before), asked.limit)
+    return log_page(query.filters, Cursor.parse(query.before), query.limit)
 
 
 @api.get("/game-days", response=GameDays)
@@ -253,11 +253,11 @@ def statistics(request: HttpRequest, run_id: InPath) -> RunStatistics:
 
 @api.get("/runs/{run_id}/checkpoints/history", response=HistoryPart)
 def checkpoint_history(
-    request: HttpRequest, run_id: InPath, asked: Query[AskingForHistory]
+    request: HttpRequest, run_id: InPath, query: Query[HistoryQuery]
 ) -> HistoryPart:
     """Checkpoints that match a filter, newest first; a part names the places of its neighbours."""
     found = measured.history(
-        run_id, asked.chosen, after=asked.after, before=asked.before, limit=asked.limit
+        run_id, query.chosen, after=query.after, before=query.before, limit=query.limit
     )
     return known(found, f"run {run_id!r}")
 
@@ -346,10 +346,10 @@ def verify_savepoint(request: Entered, savepoint_key: InPath) -> Status[Savepoin
 
 @api.post("/savepoints/{savepoint_key}/comparison", response={ASKED: Comparison})
 def compare_savepoints(
-    request: Entered, savepoint_key: InPath, asked: shapes.AskingToCompare
+    request: Entered, savepoint_key: InPath, body: shapes.ComparisonBody
 ) -> Status[Comparison]:
     """Have a savepoint compared with another one, from the other one to this one."""
-    left, right = _savepoint(asked.since).path, _savepoint(savepoint_key).path
+    left, right = _savepoint(body.since).path, _savepoint(savepoint_key).path
     comparisons.ask(left, right, request.auth.name)
     found = comparisons.comparison_of(left, right)
     if found is None:

@@ -45,60 +45,60 @@ def settings_log(request: HttpRequest, limit: Limit = 50) -> list[AdminActionVie
 
 
 @api.post("/tokens", response=NewToken, **IN_PERSON)
-def make_token(request: Entered, asked: shapes.MakingToken) -> NewToken:
+def make_token(request: Entered, body: shapes.MakingToken) -> NewToken:
     """Make a token; `secret` is only in this answer."""
     return services.create_token(
-        name=asked.name,
-        scope=asked.scope,
+        name=body.name,
+        scope=body.scope,
         created_by=request.auth.name,
-        reason=asked.reason,
-        expires_at=asked.expires_at,
+        reason=body.reason,
+        expires_at=body.expires_at,
     )
 
 
 @api.post("/tokens/{token}/revoke", response=TokenView, **IN_PERSON)
-def revoke_token(request: Entered, token: InPath, asked: Changing) -> TokenView:
+def revoke_token(request: Entered, token: InPath, body: Changing) -> TokenView:
     """Revoke a token; it is invalid from now on, and its name stays taken."""
-    services.revoke_token(name=token, revoked_by=request.auth.name, reason=asked.reason)
+    services.revoke_token(name=token, revoked_by=request.auth.name, reason=body.reason)
     return known(queries.token(token), f"token {token!r}")
 
 
 @api.post("/people", response=NewPassword, **IN_PERSON)
-def invite(request: Entered, asked: shapes.Inviting) -> NewPassword:
+def invite(request: Entered, body: shapes.Inviting) -> NewPassword:
     """Invite a person. The password works once: the first sign-in asks for a new one."""
     return services.invite(
-        name=asked.name, role=asked.role, requester=request.auth.name, reason=asked.reason
+        name=body.name, role=body.role, requester=request.auth.name, reason=body.reason
     )
 
 
 @api.post("/people/{person}/role", response=PersonView, **IN_PERSON)
-def change_role(request: Entered, person: PersonInPath, asked: shapes.ChangingRole) -> PersonView:
+def change_role(request: Entered, person: PersonInPath, body: shapes.ChangingRole) -> PersonView:
     services.change_role(
-        name=person, role=asked.role, requester=request.auth.name, reason=asked.reason
+        name=person, role=body.role, requester=request.auth.name, reason=body.reason
     )
     return _person(person)
 
 
 @api.post("/people/{person}/password", response=NewPassword, **IN_PERSON)
-def reset_password(request: Entered, person: PersonInPath, asked: Changing) -> NewPassword:
+def reset_password(request: Entered, person: PersonInPath, body: Changing) -> NewPassword:
     """Give a person a new one-time password, and end their sessions."""
-    return services.reset_password(name=person, requester=request.auth.name, reason=asked.reason)
+    return services.reset_password(name=person, requester=request.auth.name, reason=body.reason)
 
 
 @api.post("/people/{person}/deactivate", response=PersonView, **IN_PERSON)
-def deactivate(request: Entered, person: PersonInPath, asked: Changing) -> PersonView:
+def deactivate(request: Entered, person: PersonInPath, body: Changing) -> PersonView:
     """End a person's access and sessions at once; tokens that they made keep working."""
-    services.deactivate(name=person, requester=request.auth.name, reason=asked.reason)
+    services.deactivate(name=person, requester=request.auth.name, reason=body.reason)
     return _person(person)
 
 
 @api.post("/people/{person}/reactivate", response=NewPassword, **IN_PERSON)
-def reactivate(request: Entered, person: PersonInPath, asked: Changing) -> NewPassword:
+def reactivate(request: Entered, person: PersonInPath, body: Changing) -> NewPassword:
     """Restore a person's access with the former role.
 
     A local account also gets a new one-time password; for a company account, `password` is empty.
     """
-    return services.reactivate(name=person, requester=request.auth.name, reason=asked.reason)
+    return services.reactivate(name=person, requester=request.auth.name, reason=body.reason)
 
 
 def _person(name: str) -> PersonView:
@@ -118,9 +118,9 @@ def history_choices(request: HttpRequest, kind: Kind) -> list[Choice]:
 
 
 @api.post("/history/{kind}", response=KeptView, **CONFIGURING)
-def keep_history(request: Entered, kind: Kind, asked: Keeping) -> KeptView:
+def keep_history(request: Entered, kind: Kind, body: Keeping) -> KeptView:
     """Set how long to keep rows; older ones are deleted within minutes, permanently."""
-    limits.change(kind=kind, keep=asked.keep, requester=request.auth.name, reason=asked.reason)
+    limits.change(kind=kind, keep=body.keep, requester=request.auth.name, reason=body.reason)
     return kept_queries.kept_of(kind)
 
 
@@ -141,10 +141,10 @@ def alert_history(request: HttpRequest, page: Page = 1, per_page: Limit = 25) ->
 
 @api.post("/alerts/{key}/acknowledgement", response={ASKED: AlertView})
 def acknowledge_alert(
-    request: Entered, key: shapes.NumberInPath, asked: shapes.Changing
+    request: Entered, key: shapes.NumberInPath, body: shapes.Changing
 ) -> Status[AlertView]:
     """Acknowledge that you look after an alert; it fires until it clears."""
-    alert_services.acknowledge(alert=key, requester=request.auth.name, reason=asked.reason)
+    alert_services.acknowledge(alert=key, requester=request.auth.name, reason=body.reason)
     found = alert_queries.alert(key)
     if found is None:
         raise InvariantViolated("an acknowledged alert is found")
@@ -158,24 +158,24 @@ def alert_silences(request: HttpRequest) -> list[SilenceView]:
 
 
 @api.post("/alerts/silences", response=SilenceView)
-def silence_alerts(request: Entered, asked: shapes.Silencing) -> SilenceView:
+def silence_alerts(request: Entered, body: shapes.Silencing) -> SilenceView:
     """Hold messages back until a given time; an alert that still fires then sends its message."""
     key = alert_services.make_silence(
-        rule=asked.rule,
-        pipeline=asked.pipeline,
-        query=asked.query,
-        flink_cluster=asked.flink_cluster,
-        until=asked.until,
+        rule=body.rule,
+        pipeline=body.pipeline,
+        query=body.query,
+        flink_cluster=body.flink_cluster,
+        until=body.until,
         requester=request.auth.name,
-        reason=asked.reason,
+        reason=body.reason,
     )
     return _silence(key)
 
 
 @api.post("/alerts/silences/{key}/end", response=SilenceView)
-def end_silence(request: Entered, key: shapes.NumberInPath, asked: Changing) -> SilenceView:
+def end_silence(request: Entered, key: shapes.NumberInPath, body: Changing) -> SilenceView:
     """End a silence; alerts that still fire send their messages."""
-    alert_services.end_silence(key=key, requester=request.auth.name, reason=asked.reason)
+    alert_services.end_silence(key=key, requester=request.auth.name, reason=body.reason)
     return _silence(key)
 
 
@@ -192,81 +192,81 @@ def alert_channels(request: HttpRequest) -> list[ChannelView]:
 
 
 @api.post("/alerts/rules", response=RuleView, **CONFIGURING)
-def make_rule(request: Entered, asked: shapes.MakingRule) -> RuleView:
+def make_rule(request: Entered, body: shapes.MakingRule) -> RuleView:
     name = alert_services.make_rule(
-        name=asked.name,
-        watched=asked.watched,
-        pipeline=asked.pipeline,
-        band=asked.band.band,
+        name=body.name,
+        watched=body.watched,
+        pipeline=body.pipeline,
+        band=body.band.band,
         requester=request.auth.name,
-        reason=asked.reason,
+        reason=body.reason,
     )
     return _rule(name)
 
 
 @api.post("/alerts/rules/change", response=RuleView, **CONFIGURING)
-def change_rule(request: Entered, asked: shapes.ChangingBand) -> RuleView:
+def change_rule(request: Entered, body: shapes.ChangingBand) -> RuleView:
     """Change a rule's band; a firing alert continues until it clears by the new one."""
     alert_services.change_rule(
-        name=asked.name,
-        band=asked.band.band,
+        name=body.name,
+        band=body.band.band,
         requester=request.auth.name,
-        reason=asked.reason,
+        reason=body.reason,
     )
-    return _rule(asked.name)
+    return _rule(body.name)
 
 
 @api.post("/alerts/rules/switch", response=RuleView, **CONFIGURING)
-def switch_rule(request: Entered, asked: shapes.SwitchingRule) -> RuleView:
+def switch_rule(request: Entered, body: shapes.SwitchingRule) -> RuleView:
     """Switch a rule on or off. Off clears its alerts, and none fires until it is on again."""
     alert_services.switch_rule(
-        name=asked.name, is_on=asked.is_on, requester=request.auth.name, reason=asked.reason
+        name=body.name, is_on=body.is_on, requester=request.auth.name, reason=body.reason
     )
-    return _rule(asked.name)
+    return _rule(body.name)
 
 
 @api.post("/alerts/rules/delete", response=list[RuleView], **CONFIGURING)
-def delete_rule(request: Entered, asked: shapes.ChangingRule) -> list[RuleView]:
+def delete_rule(request: Entered, body: shapes.ChangingRule) -> list[RuleView]:
     """Delete a rule. Its alerts clear; the answer lists the remaining rules."""
-    alert_services.delete_rule(name=asked.name, requester=request.auth.name, reason=asked.reason)
+    alert_services.delete_rule(name=body.name, requester=request.auth.name, reason=body.reason)
     return alert_queries.rules()
 
 
 @api.post("/alerts/channels/webhooks", response=NewWebhook, **CONFIGURING)
-def make_webhook(request: Entered, asked: shapes.MakingWebhook) -> NewWebhook:
+def make_webhook(request: Entered, body: shapes.MakingWebhook) -> NewWebhook:
     """Make a webhook; `key` signs its messages and is only in this answer."""
     return alert_services.make_webhook(
-        name=asked.name,
-        address=asked.address,
-        pipeline=asked.pipeline,
+        name=body.name,
+        address=body.address,
+        pipeline=body.pipeline,
         requester=request.auth.name,
-        reason=asked.reason,
+        reason=body.reason,
     )
 
 
 @api.post("/alerts/channels/mails", response=ChannelView, **CONFIGURING)
-def make_mail(request: Entered, asked: shapes.MakingMail) -> ChannelView:
+def make_mail(request: Entered, body: shapes.MakingMail) -> ChannelView:
     alert_services.make_mail(
-        name=asked.name,
-        addresses=asked.addresses,
-        pipeline=asked.pipeline,
+        name=body.name,
+        addresses=body.addresses,
+        pipeline=body.pipeline,
         requester=request.auth.name,
-        reason=asked.reason,
+        reason=body.reason,
     )
-    return _channel(asked.name)
+    return _channel(body.name)
 
 
 @api.post("/alerts/channels/{channel}/test", response=ChannelView, **CONFIGURING)
-def test_channel(request: Entered, channel: InPath, asked: Changing) -> ChannelView:
+def test_channel(request: Entered, channel: InPath, body: Changing) -> ChannelView:
     """Send one message to a channel; ask for the channel again to see the outcome."""
-    alert_services.send_test(name=channel, requester=request.auth.name, reason=asked.reason)
+    alert_services.send_test(name=channel, requester=request.auth.name, reason=body.reason)
     return _channel(channel)
 
 
 @api.post("/alerts/channels/{channel}/delete", response=list[ChannelView], **CONFIGURING)
-def delete_channel(request: Entered, channel: InPath, asked: Changing) -> list[ChannelView]:
+def delete_channel(request: Entered, channel: InPath, body: Changing) -> list[ChannelView]:
     """Delete a channel, with the messages that wait for it; the answer lists the remaining ones."""
-    alert_services.delete_channel(name=channel, requester=request.auth.name, reason=asked.reason)
+    alert_services.delete_channel(name=channel, requester=request.auth.name, reason=body.reason)
     return alert_queries.channels()
 
 

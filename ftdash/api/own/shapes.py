@@ -12,7 +12,7 @@ from ftdash.accounts.services import Role
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Watched
 from ftdash.checkpoints.queries.statistics import HistoryFilter, StatusChoice
-from ftdash.eventlog.queries import FIRST_YEAR, LAST_YEAR, Asked, LineKind
+from ftdash.eventlog.queries import FIRST_YEAR, LAST_YEAR, EventFilter, LineKind
 from ftdash.gameday.models import Fault
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings import MAX_PARALLELISM_LIMIT
@@ -43,7 +43,7 @@ Page = Annotated[int, Query(ge=1, le=1_000_000)]
 Number = Annotated[int, Field(ge=0, le=ROW_ID_MAX)]
 
 
-class AskingForHistory(Schema):
+class HistoryQuery(Schema):
     """Filters checkpoints; `after` and `before` take the place that another part gave."""
 
     model_config = ConfigDict(extra="forbid")
@@ -62,7 +62,7 @@ class AskingForHistory(Schema):
         return msgspec.convert(self, HistoryFilter, from_attributes=True)
 
 
-class AskingForEvents(Schema):
+class EventsQuery(Schema):
     """Filters the log; `before` takes the place that another page gave."""
 
     model_config = ConfigDict(extra="forbid")
@@ -76,8 +76,8 @@ class AskingForEvents(Schema):
     limit: Annotated[int, Field(ge=1, le=1_000)] = 50
 
     @property
-    def asked(self) -> Asked:
-        return msgspec.convert(self, Asked, from_attributes=True)
+    def filters(self) -> EventFilter:
+        return msgspec.convert(self, EventFilter, from_attributes=True)
 
 
 class Changing(Schema):
@@ -88,56 +88,56 @@ class Changing(Schema):
     reason: Text
 
 
-class Asking(Changing):
+class CommandBody(Changing):
     """The reason, and a request id: repeating an id returns the same request."""
 
     request_id: Name | None = None
 
 
-class AskingForSavepoint(Asking):
+class SavepointBody(CommandBody):
     format: SavepointFormat = SavepointFormat.CANONICAL
     label: Text = ""
 
 
-class AskingToStop(AskingForSavepoint):
+class StopBody(SavepointBody):
     drain: bool = False
 
 
-class AskingToCancel(AskingForSavepoint):
+class CancelBody(SavepointBody):
     with_savepoint: bool = False
 
 
-class AskingToDispose(Asking):
+class DisposalBody(CommandBody):
     path: Text
 
 
-class AskingToLabel(AskingToDispose):
+class LabelBody(DisposalBody):
     label: Text
 
 
-class AskingToCompare(Schema):
+class ComparisonBody(Schema):
     model_config = ConfigDict(extra="forbid")
 
     since: Text
 
 
-class AskingToKill(Asking):
+class KillBody(CommandBody):
     slot: Annotated[int, Field(ge=0, le=MAX_PARALLELISM_LIMIT)]
     moment: KillMoment = KillMoment.NOW
 
 
-class AskingToAllowFaults(Asking):
+class FaultsBody(CommandBody):
     is_allowed: bool
 
 
-class AskingForGameDay(Asking):
+class GameDayBody(CommandBody):
     """`slot` is the slot to hit, if the fault hits one."""
 
     fault: Fault
     slot: Annotated[int, Field(ge=0, le=MAX_PARALLELISM_LIMIT)] | None = None
 
 
-class AskingForLab(Schema):
+class LabBody(Schema):
     """The numbers have the bounds that the lab's page names."""
 
     model_config = ConfigDict(extra="forbid")
@@ -155,11 +155,11 @@ class AskingForLab(Schema):
     has_cost_run: bool = True
 
 
-class AskingToChange(Asking):
+class SettingsBody(CommandBody):
     settings: Texts
 
 
-class AskingToRestore(Asking):
+class RestoreBody(CommandBody):
     """The point to restore from, and how. Null means as the pipeline is set.
 
     Changed parameters and settings replace those of the same name, for this run and later ones.
@@ -178,14 +178,14 @@ class AskingToRestore(Asking):
     reads_files: bool = False
 
 
-class AskingToUpgrade(Asking):
+class UpgradeBody(CommandBody):
     """`package` is the beginning of a package's SHA-256, eight characters or more."""
 
     package: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8,64}$")]
     allow_non_restored_state: bool = False
 
 
-class AskingToReplay(Asking):
+class ReplayBody(CommandBody):
     """Replays the quarantine of these sources or of all, from that point or from the newest."""
 
     path: Text | None = None
@@ -194,7 +194,7 @@ class AskingToReplay(Asking):
     reads_files: bool = False
 
 
-class AskingToStart(Asking):
+class StartBody(CommandBody):
     """Starts from the beginning of the input; creates or changes the pipeline.
 
     If the pipeline has a recovery point, `confirm` must repeat its name.
@@ -216,7 +216,7 @@ PersonInPath = Annotated[str, Path(pattern=r"^[^/\x00]{1,150}$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class AskedBand(Schema):
+class BandBody(Schema):
     """Like the `band` of a rule in an answer."""
 
     model_config = ConfigDict(extra="forbid")
@@ -242,11 +242,11 @@ class MakingRule(ChangingRule):
 
     watched: Watched
     pipeline: Name | None = None
-    band: AskedBand
+    band: BandBody
 
 
 class ChangingBand(ChangingRule):
-    band: AskedBand
+    band: BandBody
 
 
 class SwitchingRule(ChangingRule):

@@ -19,17 +19,17 @@ from ftdash.api.own.door import REPORTING, Entered, api, known
 from ftdash.api.own.labs import described
 from ftdash.api.own.shapes import Changing, Count, InPath, Name, Number, NumberInPath, Page, Text
 from ftdash.watching import queries
-from ftdash.watching.asked import LookAtState, Rewind, StatePlace, TakeSavepoint
+from ftdash.watching.incident_signs import Limits
 from ftdash.watching.models import WorkKind, WorkState
 from ftdash.watching.progress import BatchFigures, Event
 from ftdash.watching.queries import QueryBrief, incidents, works
 from ftdash.watching.queries.incidents import WatchedIncidentView
+from ftdash.watching.query_status import QueryState
 from ftdash.watching.services import forks, registration, reports, savepoints, state
 from ftdash.watching.services.registration import Sighting
 from ftdash.watching.services.reports import Report
 from ftdash.watching.services.savepoints import KEEP_DAYS_MAX
-from ftdash.watching.standing import QueryState
-from ftdash.watching.trouble import Limits
+from ftdash.watching.work_requests import LookAtState, Rewind, StatePlace, TakeSavepoint
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.structured.fork import Boundaries
 from pipelines.structured.moving import Move
@@ -88,7 +88,7 @@ class QueryAnswer(Schema):
     limits: LimitsShape
 
 
-class AskingToWatch(Changing):
+class WatchedQueryBody(Changing):
     """At least one of `directory`, `event_log` and `query_id`."""
 
     name: Name
@@ -99,7 +99,7 @@ class AskingToWatch(Changing):
     trigger_interval_ms: int | None = Field(default=None, ge=1, le=2**53)
 
 
-class AskingForLimits(LimitsShape, Changing):
+class LimitsBody(LimitsShape, Changing):
     """Sets all limits: one that you leave out becomes the usual."""
 
 
@@ -118,9 +118,9 @@ def watched_queries(request: HttpRequest) -> list[QueryAnswer]:
 
 
 @api.post("/watched-queries", response=QueryAnswer)
-def watch_query(request: Entered, asked: AskingToWatch) -> QueryAnswer:
+def watch_query(request: Entered, body: WatchedQueryBody) -> QueryAnswer:
     """Watch a query, or add facts about one that is watched."""
-    given = asked.dict()
+    given = body.dict()
     name, reason = given.pop("name"), given.pop("reason")
     registration.watch(
         name=name, seen=Sighting(**given), requester=request.auth.name, reason=reason
@@ -135,20 +135,20 @@ def watched_query(request: HttpRequest, name: InPath) -> QueryAnswer:
 
 
 @api.post("/watched-queries/{name}/limits", response=QueryAnswer)
-def set_limits(request: Entered, name: InPath, asked: AskingForLimits) -> QueryAnswer:
+def set_limits(request: Entered, name: InPath, body: LimitsBody) -> QueryAnswer:
     """Set when incidents of the query open."""
     known(queries.brief(name), f"watched query {name}")
-    limits = Limits(**{each: getattr(asked, each) for each in Limits.__struct_fields__})
+    limits = Limits(**{each: getattr(body, each) for each in Limits.__struct_fields__})
     who = request.auth.name
-    registration.set_limits(name=name, limits=limits, requester=who, reason=asked.reason)
+    registration.set_limits(name=name, limits=limits, requester=who, reason=body.reason)
     return _answer(known(queries.brief(name), f"watched query {name}"))
 
 
 @api.post("/watched-queries/{name}/remove", response=list[QueryAnswer])
-def remove_query(request: Entered, name: InPath, asked: Changing) -> list[QueryAnswer]:
+def remove_query(request: Entered, name: InPath, body: Changing) -> list[QueryAnswer]:
     """Stop watching a query, and delete its history; the answer lists the remaining queries."""
     known(queries.brief(name), f"watched query {name}")
-    registration.remove(name=name, requester=request.auth.name, reason=asked.reason)
+    registration.remove(name=name, requester=request.auth.name, reason=body.reason)
     return [_answer(each) for each in queries.watched()]
 
 
@@ -257,7 +257,7 @@ class Rewinding(Changing):
     partitions: int | None = Field(default=None, ge=1, le=PARTITIONS_MAX)
     explained: str = Field(default="", max_length=CONTENT_BYTES_MAX)
 
-    def asked(self) -> Rewind:
+    def rewind(self) -> Rewind:
         return Rewind(
             batch_id=self.batch_id,
             target=self.target,
@@ -274,7 +274,7 @@ class Place(Schema):
     batch_id: int = Field(ge=0, le=BATCH_MAX)
     savepoint: Number | None = None
 
-    def asked(self) -> StatePlace:
+    def state_place(self) -> StatePlace:
         return StatePlace(batch_id=self.batch_id, savepoint=self.savepoint)
 
 
@@ -296,10 +296,10 @@ def query_savepoints(request: HttpRequest, name: InPath) -> list[SavepointAnswer
 
 
 @api.post("/watched-queries/{name}/savepoints", response=WorkAnswer)
-def take_query_savepoint(request: Entered, name: InPath, asked: Taking) -> WorkAnswer:
+def take_query_savepoint(request: Entered, name: InPath, body: Taking) -> WorkAnswer:
     """Copy one batch of a query, which may be running."""
     known(queries.brief(name), f"watched query {name}")
-    given = asked.dict()
+    given = body.dict()
     reason = given.pop("reason")
     key = savepoints.ask_to_take(
         name, TakeSavepoint(**given), requester=request.auth.name, reason=reason
@@ -319,72 +319,72 @@ def query_savepoint_manifest(
 
 @api.post("/watched-queries/{name}/savepoints/{key}/verification", response=WorkAnswer)
 def verify_query_savepoint(
-    request: Entered, name: InPath, key: NumberInPath, asked: Changing
+    request: Entered, name: InPath, key: NumberInPath, body: Changing
 ) -> WorkAnswer:
     """Read every file of a savepoint, and compare it with its digest."""
     known(works.savepoint(name, key), f"savepoint {key} of {name}")
     who = request.auth.name
-    return _work(name, savepoints.ask_to_verify(name, key, requester=who, reason=asked.reason))
+    return _work(name, savepoints.ask_to_verify(name, key, requester=who, reason=body.reason))
 
 
 @api.post("/watched-queries/{name}/savepoints/{key}/shelf-life", response=SavepointAnswer)
 def keep_query_savepoint(
-    request: Entered, name: InPath, key: NumberInPath, asked: Keeping
+    request: Entered, name: InPath, key: NumberInPath, body: Keeping
 ) -> SavepointAnswer:
     """Set how long a savepoint is kept from now on."""
     known(works.savepoint(name, key), f"savepoint {key} of {name}")
     who = request.auth.name
-    savepoints.keep(name, key, days=asked.days, requester=who, reason=asked.reason)
+    savepoints.keep(name, key, days=body.days, requester=who, reason=body.reason)
     return SavepointAnswer.from_orm(works.savepoint(name, key))
 
 
 @api.post("/watched-queries/{name}/savepoints/{key}/deletion", response=WorkAnswer)
 def delete_query_savepoint(
-    request: Entered, name: InPath, key: NumberInPath, asked: Deleting
+    request: Entered, name: InPath, key: NumberInPath, body: Deleting
 ) -> WorkAnswer:
     """Delete the files of a savepoint."""
     known(works.savepoint(name, key), f"savepoint {key} of {name}")
     made = savepoints.ask_to_delete(
         name,
         key,
-        confirmation=asked.confirmation,
+        confirmation=body.confirmation,
         requester=request.auth.name,
-        reason=asked.reason,
+        reason=body.reason,
     )
     return _work(name, made)
 
 
 @api.post("/watched-queries/{name}/verdicts", response=WorkAnswer)
-def judge_rewind(request: Entered, name: InPath, asked: Rewinding) -> WorkAnswer:
+def judge_rewind(request: Entered, name: InPath, body: Rewinding) -> WorkAnswer:
     """Give the verdict on a rewind; this writes nothing."""
     known(queries.brief(name), f"watched query {name}")
     who = request.auth.name
-    key = forks.ask_for_verdict(name, asked.asked(), requester=who, reason=asked.reason)
+    key = forks.ask_for_verdict(name, body.rewind(), requester=who, reason=body.reason)
     return _work(name, key)
 
 
 @api.post("/watched-queries/{name}/forks", response=WorkAnswer)
-def fork_query(request: Entered, name: InPath, asked: Rewinding) -> WorkAnswer:
+def fork_query(request: Entered, name: InPath, body: Rewinding) -> WorkAnswer:
     """Rewind a query into a fork, unless the verdict refuses it."""
     known(queries.brief(name), f"watched query {name}")
     who = request.auth.name
-    key = forks.ask_for_fork(name, asked.asked(), requester=who, reason=asked.reason)
+    key = forks.ask_for_fork(name, body.rewind(), requester=who, reason=body.reason)
     return _work(name, key)
 
 
 @api.post("/watched-queries/{name}/state", response=WorkAnswer)
-def look_into_state(request: Entered, name: InPath, asked: Looking) -> WorkAnswer:
+def look_into_state(request: Entered, name: InPath, body: Looking) -> WorkAnswer:
     """Read rows of a query's state, or the differences between two places."""
     known(queries.brief(name), f"watched query {name}")
     look = LookAtState(
-        place=asked.place.asked(),
-        other=None if asked.other is None else asked.other.asked(),
-        operator_id=asked.operator_id,
-        store=asked.store,
-        key=asked.key,
+        place=body.place.state_place(),
+        other=None if body.other is None else body.other.state_place(),
+        operator_id=body.operator_id,
+        store=body.store,
+        key=body.key,
     )
     who = request.auth.name
-    return _work(name, state.ask_to_look(name, look, requester=who, reason=asked.reason))
+    return _work(name, state.ask_to_look(name, look, requester=who, reason=body.reason))
 
 
 @api.get("/watched-queries/{name}/incidents", response=list[WatchedIncidentView])

@@ -29,9 +29,9 @@ from ftdash.flink_clusters.rest import FlinkRest, Silent, Unknown
 from ftdash.flink_clusters.services.keeping import plain
 from ftdash.flink_clusters.triggers import (
     DIRECTORY_LENGTH_MAX,
-    Asked,
     Next,
     Outcome,
+    TriggerOptions,
     body_of,
     next_of_silent,
     next_of_unknown,
@@ -69,7 +69,13 @@ SILENT = (
 
 
 def ask(
-    cluster: str, jid: str, kind: FlinkActionKind, asked: Asked, *, requester: str, reason: str
+    cluster: str,
+    jid: str,
+    kind: FlinkActionKind,
+    asked: TriggerOptions,
+    *,
+    requester: str,
+    reason: str,
 ) -> int:
     """Returns the key of the stored action. Raises Rejected if it cannot be done."""
     reason = check_reason(reason)
@@ -178,7 +184,7 @@ def _post(row: FlinkAction, flink: FlinkRest) -> None:
     if row.kind == FlinkActionKind.CANCEL:
         flink.cancel(row.job.jid)
         return
-    asked = msgspec.convert(row.asked, Asked)
+    asked = msgspec.convert(row.asked, TriggerOptions)
     path, _ = paths_of(row.kind, row.job.jid, row.trigger_id)
     flink.post(path, body_of(row.kind, asked, row.trigger_id))
 

@@ -163,7 +163,7 @@ class SubtaskLoad:
     hot_keys: list[HotKeys] = field(default_factory=list)  # of what it sends
     stands_ms: int | None = None  # how long author's code has held it
     stands_at: str = ""  # the line of that code
-    trouble: str = ""  # the system of a source that does not answer
+    source_problem: str = ""  # the system of a source that does not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +411,7 @@ def _load(entry: Entry, before: Entry | None, elapsed_s: float) -> SubtaskLoad:
         window_bytes=entry.get("window_bytes"),
         stands_ms=entry.get("stands_ms"),
         stands_at=entry.get("stands_at", ""),
-        trouble=entry.get("trouble", ""),
+        source_problem=entry.get("trouble", ""),
         metrics=user_metrics(entry),
         hot_keys=[
             HotKeys(

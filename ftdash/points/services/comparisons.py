@@ -71,7 +71,7 @@ ABANDONED_AFTER = timedelta(minutes=10)
 """If no person looked and no worker continued for this long, the job no longer counts."""
 
 
-def check_room(rows: "QuerySet[Any]", what: str) -> None:
+def check_free_space(rows: "QuerySet[Any]", what: str) -> None:
     """`rows` have `ended_at` and `moved_at`. Raises Rejected if too many of them are open."""
     lately = timezone.now() - ABANDONED_AFTER
     if rows.filter(ended_at=None, moved_at__gt=lately).count() >= OPEN_MAX:
@@ -111,7 +111,7 @@ def ask(left: str, right: str, requester: str) -> None:
     known = PointComparison.objects.filter(left=left, right=right).first()
     if known is not None and not known.problem:
         return
-    check_room(PointComparison.objects.all(), "comparisons")
+    check_free_space(PointComparison.objects.all(), "comparisons")
     now = timezone.now()
     fresh = {"requester": requester, "asked_at": now, "moved_at": now}
     row, is_new = PointComparison.objects.get_or_create(left=left, right=right, defaults=fresh)

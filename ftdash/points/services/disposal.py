@@ -23,7 +23,7 @@ from ftdash.jobs.models import (
     Upgrade,
 )
 from ftdash.jobs.validation import check_place, roots
-from ftdash.requests.asking import (
+from ftdash.requests.storing import (
     Question,
     already_asked,
     end_request,

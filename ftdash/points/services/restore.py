@@ -27,9 +27,9 @@ from ftdash.jobs.directories import quarantine_directory, run_directory
 from ftdash.jobs.fresh_code import answer
 from ftdash.jobs.models import Pipeline, PointInspection, Run
 from ftdash.jobs.validation import check_place, check_startable, roots
-from ftdash.points.services.comparisons import check_room
+from ftdash.points.services.comparisons import check_free_space
 from ftdash.points.services.disposal import check_claimable, check_disposable
-from ftdash.requests.asking import (
+from ftdash.requests.storing import (
     Question,
     already_asked,
     check_possible,
@@ -183,7 +183,7 @@ def begin_inspection(path: str) -> None:
     known = PointInspection.objects.filter(path=path).first()
     if known is not None and not _has_to_be_read(known, now):
         return
-    check_room(PointInspection.objects.all(), "verifications")
+    check_free_space(PointInspection.objects.all(), "verifications")
     row, is_new = PointInspection.objects.get_or_create(path=path, defaults={"moved_at": now})
     if _has_to_be_read(row, now):
         fresh = PointInspection(pk=row.pk, path=path, moved_at=now)

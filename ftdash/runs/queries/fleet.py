@@ -15,7 +15,7 @@ from django.db.models import OuterRef, Subquery
 from ftdash.formats import age
 from ftdash.jobs.answers import ShownState
 from ftdash.jobs.models import Pipeline, Run, StatusChange
-from ftdash.metrics.load_rules import Trouble
+from ftdash.metrics.load_rules import LoadProblem
 from ftdash.runs.fleet_answers import (
     Attention,
     Concern,
@@ -53,13 +53,13 @@ MISSED = 1.2
 """As a ratio of the checkpoint interval: by then a checkpoint should have committed."""
 
 _ORDER = tuple(Concern)
-_OF_TROUBLE = {
-    Trouble.SOURCE_AWAY: Concern.SOURCE_AWAY,
-    Trouble.STUCK_CODE: Concern.STUCK_CODE,
-    Trouble.SKEWED: Concern.SKEWED,
-    Trouble.BEHIND: Concern.BEHIND,
-    Trouble.SLOW_CHECKPOINTS: Concern.SLOW_CHECKPOINTS,
-    Trouble.WATERMARK_STILL: Concern.WATERMARK_STILL,
+_OF_PROBLEM = {
+    LoadProblem.SOURCE_AWAY: Concern.SOURCE_AWAY,
+    LoadProblem.STUCK_CODE: Concern.STUCK_CODE,
+    LoadProblem.SKEWED: Concern.SKEWED,
+    LoadProblem.BEHIND: Concern.BEHIND,
+    LoadProblem.SLOW_CHECKPOINTS: Concern.SLOW_CHECKPOINTS,
+    LoadProblem.WATERMARK_STILL: Concern.WATERMARK_STILL,
 }
 
 
@@ -173,7 +173,7 @@ def _of_pulse(pulse: RunPulse | None) -> Attention | None:
         return Attention(Concern.CHECKPOINTS_FAIL, f"The {which} failed: {pulse.failed_why}")
     if pulse.findings:
         found = pulse.findings[0]
-        return Attention(_OF_TROUBLE[found.trouble], found.text)
+        return Attention(_OF_PROBLEM[found.problem], found.text)
     if not pulse.is_backpressured_long:
         return None
     if pulse.backpressured_ratio is not None and pulse.backpressured_ratio >= BACKPRESSURED_FROM:

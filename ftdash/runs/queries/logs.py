@@ -20,7 +20,7 @@ BEFORE, AFTER = 50, 150
 
 
 @dataclass(frozen=True, slots=True)
-class AskedLines:
+class LineFilter:
     """Empty matches any. `text` is searched in message, logger and traceback, ignoring case."""
 
     text: str = ""
@@ -53,7 +53,7 @@ class LogLines:
 def log_lines(
     pipeline: str,
     run_id: str,
-    asked: AskedLines,
+    asked: LineFilter,
     *,
     before: LinePlace | None = None,
     at: LinePlace | None = None,

@@ -21,7 +21,7 @@ from ftdash.jobs.models import (
     RequestPhase,
     Run,
 )
-from ftdash.requests.asking import offers
+from ftdash.requests.storing import offers
 from ftdash.runs.queries.fleet import fleet
 from ftdash.runs.queries.freshness import Observation, observe, shown_state
 from ftdash.runs.queries.recovery_axis import recovery_axis

@@ -27,7 +27,7 @@ from ftdash.jobs.answers import (
     VerificationView,
     ZombiesView,
 )
-from ftdash.jobs.damage import told_of
+from ftdash.jobs.damage import text_of
 from ftdash.jobs.models import (
     DamageFinding,
     Failure,
@@ -217,7 +217,7 @@ def _verifications(run: Run) -> list[VerificationView]:
 
 
 def _damages(run: Run) -> list[DamageView]:
-    found = ((row, told_of(row)) for row in _newest(DamageFinding.objects.filter(run=run)))
+    found = ((row, text_of(row)) for row in _newest(DamageFinding.objects.filter(run=run)))
     return [
         DamageView(run.run_id, row.at, told.what, told.outcome, row.message) for row, told in found
     ]

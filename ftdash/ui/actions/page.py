@@ -25,7 +25,7 @@ from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.validation import parameters_of
 from ftdash.points.services.restore import outlook
 from ftdash.requests import services
-from ftdash.requests.asking import pipeline_named
+from ftdash.requests.storing import pipeline_named
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui.actions.forms import PLAIN_TEXT, REASON_LENGTH_MAX, ActionForm, PairsField
 from ftdash.ui.actions.run_forms import (

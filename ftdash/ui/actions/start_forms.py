@@ -35,7 +35,7 @@ from ftdash.points.queries import (
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore, newest_point
 from ftdash.requests import services
-from ftdash.requests.asking import pipeline_named
+from ftdash.requests.storing import pipeline_named
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui.actions.forms import ActionForm, ConfirmedForm, LinesField, PairsField
 from ftdash.upgrades import packages

@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from ftdash.eventlog import queries
-from ftdash.eventlog.queries import Asked, Cursor, Line, LineKind, LogPage
+from ftdash.eventlog.queries import Cursor, EventFilter, Line, LineKind, LogPage
 from ftdash.formats import plural
 from ftdash.runs.queries import pipelines as job_queries
 from ftdash.runs.queries.freshness import Observation
@@ -34,7 +34,7 @@ ZONE = "UTC"
 
 @dataclass(frozen=True, slots=True)
 class EventsPage:
-    form: "AskedForm"
+    form: "FilterForm"
     seen: Observation
     log: LogPage
     is_first: bool
@@ -48,7 +48,7 @@ class EventsPage:
         return f"{'The newest ' if self.is_first else ''}{shown}, newest first."
 
 
-class AskedForm(forms.Form):
+class FilterForm(forms.Form):
     """The form shows an invalid field with its error, and does not filter by it.
 
     A person without a line in the log is a valid filter, and finds nothing.
@@ -84,11 +84,11 @@ class AskedForm(forms.Form):
             *((value, value) for value in (*values, *unknown)),
         ]
 
-    def asked(self) -> Asked:
+    def filters(self) -> EventFilter:
         self.is_valid()
         given = self.cleaned_data
         kind = given.get("kind", "")
-        return Asked(
+        return EventFilter(
             pipeline=given.get("pipeline") or None,
             kind=LineKind(kind) if kind in set(LineKind) else None,
             with_routine=bool(kind),
@@ -116,39 +116,39 @@ def event_log_regions(request: HttpRequest) -> HttpResponse:
 @require_GET
 @never_cache
 async def as_csv(request: HttpRequest) -> HttpResponseBase:
-    asked = _asked(request)
-    if asked is None:
+    filters = _asked(request)
+    if filters is None:
         return HttpResponseBadRequest(NONSENSE)
-    parts = csv_parts(COLUMNS, queries.whole_log(asked))
+    parts = csv_parts(COLUMNS, queries.whole_log(filters))
     return download(parts, "events.csv", "text/csv; charset=utf-8")
 
 
 @require_GET
 @never_cache
 async def as_json(request: HttpRequest) -> HttpResponseBase:
-    asked = _asked(request)
-    if asked is None:
+    filters = _asked(request)
+    if filters is None:
         return HttpResponseBadRequest(NONSENSE)
-    parts = json_parts(queries.whole_log(asked))
+    parts = json_parts(queries.whole_log(filters))
     return download(parts, "events.json", "application/json")
 
 
-def _asked(request: HttpRequest) -> Asked | None:
+def _asked(request: HttpRequest) -> EventFilter | None:
     """Returns None for an invalid filter, which a file must not silently ignore."""
-    form = AskedForm(request.GET)
-    asked = form.asked()
-    return None if form.errors else asked
+    form = FilterForm(request.GET)
+    filters = form.filters()
+    return None if form.errors else filters
 
 
 def events_page(query: QueryDict) -> EventsPage:
-    form = AskedForm(query)
+    form = FilterForm(query)
     cursor = Cursor.parse(query.get("before", ""))
     address = query.copy()
     address.pop("before", None)
     return EventsPage(
         form=form,
         seen=job_queries.observe(),
-        log=queries.log_page(form.asked(), cursor, LINES_PER_PAGE),
+        log=queries.log_page(form.filters(), cursor, LINES_PER_PAGE),
         is_first=cursor is None,
         address=address.urlencode(),
     )

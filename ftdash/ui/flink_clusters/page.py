@@ -35,7 +35,7 @@ from ftdash.flink_clusters.queries.catalogue import (
 )
 from ftdash.flink_clusters.services import actions, registration
 from ftdash.flink_clusters.services.registration import Place, parsed_header
-from ftdash.flink_clusters.triggers import Asked
+from ftdash.flink_clusters.triggers import TriggerOptions
 from ftdash.incidents.causes import Cause
 from ftdash.runs.queries.freshness import Observation, observe
 from ftdash.ui import sentences
@@ -280,9 +280,9 @@ class SavepointForm(ReasonedForm):
     )
     field_order = ("directory", "savepoint_format", "drain", "reason")
 
-    def asked(self) -> Asked:
+    def asked(self) -> TriggerOptions:
         given = self.cleaned_data
-        return Asked(
+        return TriggerOptions(
             directory=given["directory"].strip(),
             savepoint_format=given["savepoint_format"],
             drain=given.get("drain", False),
@@ -308,13 +308,13 @@ class CheckpointForm(ReasonedForm):
     )
     field_order = ("checkpoint_type", "reason")
 
-    def asked(self) -> Asked:
-        return Asked(checkpoint_type=self.cleaned_data["checkpoint_type"])
+    def asked(self) -> TriggerOptions:
+        return TriggerOptions(checkpoint_type=self.cleaned_data["checkpoint_type"])
 
 
 class CancelForm(ReasonedForm):
-    def asked(self) -> Asked:
-        return Asked()
+    def asked(self) -> TriggerOptions:
+        return TriggerOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

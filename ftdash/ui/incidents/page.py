@@ -14,7 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from ftdash.alerts import queries as alert_queries
-from ftdash.eventlog.queries import Asked, log_page
+from ftdash.eventlog.queries import EventFilter, log_page
 from ftdash.incidents import queries, services
 from ftdash.incidents.causes import Advice, Place
 from ftdash.incidents.queries import IncidentView
@@ -128,5 +128,5 @@ def _context(key: int) -> dict[str, object]:
 def _lines(found: IncidentView) -> list[object]:
     """Returns the lines of the event log about the incident, oldest first."""
     until = (found.closed_at or timezone.now()) + timedelta(seconds=1)
-    asked = Asked(pipeline=found.pipeline, since=found.opened_at - BEFORE, until=until)
+    asked = EventFilter(pipeline=found.pipeline, since=found.opened_at - BEFORE, until=until)
     return list(reversed(log_page(asked, None, LINES_MAX).lines))

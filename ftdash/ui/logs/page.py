@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET
 from ftdash.formats import plural
 from ftdash.jobs.answers import PipelinePage
 from ftdash.runs.queries import pipelines as queries
-from ftdash.runs.queries.logs import AskedLines, LogLines, log_lines
+from ftdash.runs.queries.logs import LineFilter, LogLines, log_lines
 from ftdash.ui.pipelines.page import data_at
 from pipelines.domain.log_lines import LEVELS, LinePlace
 
@@ -34,11 +34,11 @@ class LinesForm(forms.Form):
     )
     run = forms.CharField(required=False, widget=forms.HiddenInput)
 
-    def asked(self) -> AskedLines:
+    def asked(self) -> LineFilter:
         """An invalid field filters nothing; the page shows its error."""
         self.is_valid()
         given = self.cleaned_data
-        return AskedLines(given.get("text", ""), given.get("level", ""), given.get("subtask", ""))
+        return LineFilter(given.get("text", ""), given.get("level", ""), given.get("subtask", ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,7 +324,7 @@ def fleet_context(query: QueryDict) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class SharedIncident:
-    """One line for pipelines that have the same trouble for the same reason."""
+    """One line for pipelines that have the same problem for the same reason."""
 
     first: IncidentView
     others: list[IncidentView]

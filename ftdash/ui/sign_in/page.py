@@ -54,8 +54,8 @@ def _with_sentence(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespo
     @login_not_required
     def answer(request: HttpRequest, provider_id: str) -> HttpResponse:
         try:
-            trouble = company.configuration_trouble() if company.is_configured() else ""
-            return company.refusal(request, trouble) if trouble else view(request, provider_id)
+            problem = company.configuration_problem() if company.is_configured() else ""
+            return company.refusal(request, problem) if problem else view(request, provider_id)
         except (requests.RequestException, KeyError) as error:
             return company.refusal(request, company.sentence_for(error))
 

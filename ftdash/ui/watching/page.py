@@ -32,12 +32,12 @@ from ftdash.ui.pipelines.page import number_or_none
 from ftdash.ui.watching.charts import PHASE_NAMES, BatchRow, batch_row, charts
 from ftdash.ui.watching.work_forms import ReasonedForm
 from ftdash.watching import queries
+from ftdash.watching.incident_signs import Limits
 from ftdash.watching.progress import TOTAL, BatchFigures
 from ftdash.watching.queries import BatchView, QueryDetail, RunEventView
 from ftdash.watching.queries.incidents import WatchedIncidentView
 from ftdash.watching.services import registration
 from ftdash.watching.services.registration import Sighting
-from ftdash.watching.trouble import Limits
 from pipelines.domain.errors import Rejected, Retryable
 
 BATCHES_PER_PAGE = 60
@@ -245,7 +245,7 @@ def _is_watched(request: HttpRequest, form: WatchForm) -> bool:
 
 
 class LimitsForm(ReasonedForm):
-    """Its fields are those of `trouble.Limits`."""
+    """Its fields are those of `incident_signs.Limits`."""
 
     late_after_s = forms.FloatField(
         label="Seconds without a committed batch",

@@ -8,9 +8,15 @@ from typing import Any
 from django import forms
 
 from ftdash.ui.actions.forms import PLAIN_TEXT, REASON_LENGTH_MAX
-from ftdash.watching.asked import LABEL_LENGTH_MAX, LookAtState, Rewind, StatePlace, TakeSavepoint
 from ftdash.watching.queries import QueryDetail
 from ftdash.watching.services.savepoints import KEEP_DAYS_MAX
+from ftdash.watching.work_requests import (
+    LABEL_LENGTH_MAX,
+    LookAtState,
+    Rewind,
+    StatePlace,
+    TakeSavepoint,
+)
 from pipelines.structured.fork import Boundaries
 from pipelines.structured.preflight import CONTENT_BYTES_MAX, Output
 from pipelines.structured.repartition import PARTITIONS_MAX

@@ -13,10 +13,10 @@ import msgspec
 from django.core.management.base import CommandError, OutputWrapper
 
 from ftdash.formats import plural, size
-from ftdash.watching.asked import LookAtState, Rewind, StatePlace, TakeSavepoint
 from ftdash.watching.models import QueryWork, WorkState
 from ftdash.watching.queries import works
 from ftdash.watching.services import carrying_out, forks, savepoints, state
+from ftdash.watching.work_requests import LookAtState, Rewind, StatePlace, TakeSavepoint
 from pipelines.domain.errors import Rejected
 from pipelines.structured.fork import Boundaries
 from pipelines.structured.preflight import Output
@@ -114,13 +114,13 @@ class WorkCommands:
         name, who, why = options["name"], getpass.getuser(), options.get("reason", "")
         match options["doing"]:
             case "take":
-                asked = TakeSavepoint(
+                request = TakeSavepoint(
                     label=options["label"],
                     batch_id=options["batch"],
                     keeps_next=options["with_next_boundaries"],
                     keep_days=options["keep_days"],
                 )
-                key = savepoints.ask_to_take(name, asked, requester=who, reason=why, is_here=True)
+                key = savepoints.ask_to_take(name, request, requester=who, reason=why, is_here=True)
                 made = self._carry_out(key).savepoint
                 if made is not None:
                     self._say(f"savepoint {made.pk}: batch {made.batch_id} in {made.location}")
@@ -153,7 +153,7 @@ class WorkCommands:
                 self._list(name)
 
     def fork(self, options: dict[str, Any]) -> None:
-        asked = Rewind(
+        rewind = Rewind(
             batch_id=self._batch(options),
             target=options["target"],
             savepoint=options["savepoint"],
@@ -165,7 +165,7 @@ class WorkCommands:
         )
         ask = forks.ask_for_verdict if options["check"] else forks.ask_for_fork
         who, why = getpass.getuser(), options["reason"]
-        key = ask(options["name"], asked, requester=who, reason=why, is_here=True)
+        key = ask(options["name"], rewind, requester=who, reason=why, is_here=True)
         result = self._carry_out(key).result
         verdict = result if options["check"] else result["verdict"]
         for each in verdict["findings"]:
@@ -183,7 +183,7 @@ class WorkCommands:
 
     def state(self, options: dict[str, Any]) -> None:
         other = options["compare_batch"]
-        asked = LookAtState(
+        request = LookAtState(
             place=StatePlace(batch_id=options["batch"], savepoint=options["savepoint"]),
             other=None
             if other is None
@@ -193,7 +193,7 @@ class WorkCommands:
             key=options["key"],
         )
         who, why = getpass.getuser(), options["reason"]
-        key = state.ask_to_look(options["name"], asked, requester=who, reason=why, is_here=True)
+        key = state.ask_to_look(options["name"], request, requester=who, reason=why, is_here=True)
         result = self._carry_out(key).result
         sign = "" if other is None else "- "
         for each in result["rows"]:

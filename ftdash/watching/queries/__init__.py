@@ -12,6 +12,7 @@ from django.db.models import Count, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from ftdash.watching.incident_signs import LAG_BATCHES, Limits, Seen
 from ftdash.watching.models import (
     DirectoryReading,
     ListenerSeen,
@@ -25,10 +26,9 @@ from ftdash.watching.progress import TOTAL, BatchFigures
 from ftdash.watching.queries import incidents, works
 from ftdash.watching.queries.incidents import WatchedIncidentView
 from ftdash.watching.queries.works import SavepointView, WorkView
+from ftdash.watching.query_status import SILENT_AFTER, QueryState, words_of
 from ftdash.watching.reading import Found
-from ftdash.watching.services.reports import UNKNOWN_RUN, standing_of
-from ftdash.watching.standing import SILENT_AFTER, QueryState, words_of
-from ftdash.watching.trouble import LAG_BATCHES, Limits, Seen
+from ftdash.watching.services.reports import UNKNOWN_RUN, status_of
 from pipelines.structured.findings import Severity
 
 LATE_INTERVALS = 3
@@ -297,11 +297,11 @@ def _rows() -> QuerySet[WatchedQuery, Any]:
 
 def _brief(row: Any, now: datetime) -> QueryBrief:
     """`row` is one of `_rows`, with its annotations."""
-    standing = standing_of(row)
+    status = status_of(row)
     reading = getattr(row, "directory_reading", None)
     interval = timedelta(milliseconds=LATE_INTERVALS * (row.trigger_interval_ms or 0))
-    state = standing.state(now, max(SILENT_AFTER, interval))
-    is_failed = state is QueryState.FAILED and row.failed_run == standing.run_id
+    state = status.state(now, max(SILENT_AFTER, interval))
+    is_failed = state is QueryState.FAILED and row.failed_run == status.run_id
     failure = row.failed_class or first_line(row.failed_text) if is_failed else ""
     found = reading.found if reading else {}
     return QueryBrief(
@@ -310,11 +310,11 @@ def _brief(row: Any, now: datetime) -> QueryBrief:
         directory=row.directory,
         event_log=row.event_log,
         state=state,
-        heard_at=standing.heard_at,
-        last_committed_at=standing.last_committed_at,
-        data_moved_at=standing.data_moved_at,
-        newest=standing.newest.figures if standing.newest else None,
-        run_id=standing.run_id,
+        heard_at=status.heard_at,
+        last_committed_at=status.last_committed_at,
+        data_moved_at=status.data_moved_at,
+        newest=status.newest.figures if status.newest else None,
+        run_id=status.run_id,
         restart_count=row.restart_count,
         dropped_events=row.lost,
         problem=(reading.problem if reading else "") or row.log_problem,

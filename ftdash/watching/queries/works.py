@@ -44,7 +44,7 @@ class SavepointView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkView:
-    """`asked` and `result` have the types that the module `asked` defines for each kind."""
+    """`asked` and `result` have the types that `work_requests` defines for each kind."""
 
     key: int
     kind: WorkKind

@@ -14,11 +14,11 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from django.conf import settings
 
-from ftdash.watching.asked import Dealt, Forked, Rewind, Said, Verdict
 from ftdash.watching.models import QueryWork, WatchedQuery, WorkKind
 from ftdash.watching.reading import check_place, place_of
 from ftdash.watching.services import savepoints, work
 from ftdash.watching.services.state import asked_of_spark
+from ftdash.watching.work_requests import Dealt, Forked, Rewind, Said, Verdict
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import scheme_of
 from pipelines.storage.roots import StorageRoots
@@ -48,12 +48,12 @@ class _Trees:
 
 
 def ask_for_verdict(
-    name: str, asked: Rewind, *, requester: str, reason: str, is_here: bool = False
+    name: str, rewind: Rewind, *, requester: str, reason: str, is_here: bool = False
 ) -> int:
     """Returns the key of the work, which changes nothing. Raises Rejected for unusable places."""
     return _ask(
         name,
-        asked,
+        rewind,
         WorkKind.PREFLIGHT,
         "asked for a verdict on a rewind of",
         requester=requester,
@@ -63,12 +63,12 @@ def ask_for_verdict(
 
 
 def ask_for_fork(
-    name: str, asked: Rewind, *, requester: str, reason: str, is_here: bool = False
+    name: str, rewind: Rewind, *, requester: str, reason: str, is_here: bool = False
 ) -> int:
     """Returns the key of the work. Raises Rejected if the places cannot be used."""
     return _ask(
         name,
-        asked,
+        rewind,
         WorkKind.FORK,
         "rewound into a fork",
         requester=requester,
@@ -83,13 +83,13 @@ def ask_as_judged(name: str, verdict_key: int, *, requester: str, reason: str) -
     judged = QueryWork.objects.filter(query=query, pk=verdict_key, kind=WorkKind.PREFLIGHT).first()
     if judged is None or not judged.result.get("is_possible"):
         raise Rejected("The preflight has not found this rewind possible; ask for another one.")
-    asked = msgspec.convert(judged.asked, Rewind)
-    return ask_for_fork(name, asked, requester=requester, reason=reason)
+    rewind = msgspec.convert(judged.asked, Rewind)
+    return ask_for_fork(name, rewind, requester=requester, reason=reason)
 
 
 def _ask(
     name: str,
-    asked: Rewind,
+    rewind: Rewind,
     kind: WorkKind,
     what: str,
     *,
@@ -98,40 +98,40 @@ def _ask(
     is_here: bool,
 ) -> int:
     query = work.watched_row(name)
-    places = {each: place_of(getattr(asked, each)) for each in ("target", "output_target")}
-    asked = msgspec.structs.replace(asked, **places)
-    saved = None if asked.savepoint is None else work.savepoint_row(query, asked.savepoint)
+    places = {each: place_of(getattr(rewind, each)) for each in ("target", "output_target")}
+    rewind = msgspec.structs.replace(rewind, **places)
+    saved = None if rewind.savepoint is None else work.savepoint_row(query, rewind.savepoint)
     if saved is None and not query.directory:
         raise Rejected(
             f'The checkpoint directory of {name} is not known; give it under "Watch a query" with'
             " the same name, or rewind from a savepoint."
         )
-    if (asked.output is Output.REWOUND or asked.output_target) and not query.output:
+    if (rewind.output is Output.REWOUND or rewind.output_target) and not query.output:
         raise Rejected(
             f'The output of {name} is not known; give it under "Watch a query" with the same name.'
         )
-    if asked.output is Output.REWOUND and not asked.output_target:
+    if rewind.output is Output.REWOUND and not rewind.output_target:
         raise Rejected("Give the place for the rewound output.")
-    if asked.output_target and asked.output not in (Output.REWOUND, Output.NEW):
+    if rewind.output_target and rewind.output not in (Output.REWOUND, Output.NEW):
         raise Rejected("The output stays where it is; give no place for another one.")
-    for place in filter(None, (asked.target, asked.output_target)):
+    for place in filter(None, (rewind.target, rewind.output_target)):
         check_new_place(place)
-    if asked.output_target and are_nested(_place(asked.target), _place(asked.output_target)):
+    if rewind.output_target and are_nested(_place(rewind.target), _place(rewind.output_target)):
         raise Rejected("The fork and its output lie within each other; give two places.")
-    if asked.partitions is not None and not 1 <= asked.partitions <= PARTITIONS_MAX:
-        raise Rejected(f"Give 1 to {PARTITIONS_MAX:,} state partitions, not {asked.partitions:,}.")
-    if asked.explained:
-        plan_of(asked.explained.encode())
-    origin = f"savepoint {saved.label}" if saved else f"batch {asked.batch_id}"
-    dealt = "" if asked.partitions is None else f", with {asked.partitions} state partitions"
+    if rewind.partitions is not None and not 1 <= rewind.partitions <= PARTITIONS_MAX:
+        raise Rejected(f"Give 1 to {PARTITIONS_MAX:,} state partitions, not {rewind.partitions:,}.")
+    if rewind.explained:
+        plan_of(rewind.explained.encode())
+    origin = f"savepoint {saved.label}" if saved else f"batch {rewind.batch_id}"
+    dealt = "" if rewind.partitions is None else f", with {rewind.partitions} state partitions"
     return work.ask(
         query,
         kind,
         what=what,
-        asked=asked,
+        asked=rewind,
         requester=requester,
         reason=reason,
-        detail=f"{origin} into {asked.target}{dealt}",
+        detail=f"{origin} into {rewind.target}{dealt}",
         savepoint=saved,
         is_here=is_here,
     )
@@ -160,33 +160,33 @@ def _place(location: str) -> str:
 
 
 def judge(row: QueryWork, progress: work.Progress) -> None:
-    asked = msgspec.convert(row.asked, Rewind)
+    rewind = msgspec.convert(row.asked, Rewind)
     progress.step("reads every file of the batch")
-    work.end(row.pk, result=_verdict(asked, _trees(row, asked)))
+    work.end(row.pk, result=_verdict(rewind, _trees(row, rewind)))
 
 
 def carry_out(row: QueryWork, progress: work.Progress) -> None:
     """1. Judge. 2. Copy the output, or begin a new one. 3. Copy the checkpoint, whose `metadata`
     comes last. 4. If asked to, deal its state to other partitions."""
-    asked = msgspec.convert(row.asked, Rewind)
+    rewind = msgspec.convert(row.asked, Rewind)
     progress.step("reads every file of the batch")
-    trees = _trees(row, asked)
-    verdict = _verdict(asked, trees)
+    trees = _trees(row, rewind)
+    verdict = _verdict(rewind, trees)
     if not verdict.is_possible:
         first = next(each.text for each in verdict.findings if each.outcome == "refused")
         raise Rejected(f"The preflight refuses this rewind: {first}")
     new = [each for each in (trees.target, trees.output_target) if each is not None]
     progress.step("copies", writes_to=[each.location for each in new])
     if trees.output is not None and trees.output_target is not None:
-        if asked.output is Output.REWOUND:
-            rewind_output(trees.query, trees.output, trees.output_target, asked.batch_id)
+        if rewind.output is Output.REWOUND:
+            rewind_output(trees.query, trees.output, trees.output_target, rewind.batch_id)
         else:  # Spark takes one more batch to deal the state
-            newest = asked.batch_id + (asked.partitions is not None)
+            newest = rewind.batch_id + (rewind.partitions is not None)
             begin_output(
-                trees.query, trees.output, trees.output_target, asked.batch_id, newest=newest
+                trees.query, trees.output, trees.output_target, rewind.batch_id, newest=newest
             )
     try:
-        request = ForkRequest(batch_id=asked.batch_id, boundaries=asked.boundaries)
+        request = ForkRequest(batch_id=rewind.batch_id, boundaries=rewind.boundaries)
         made = fork(trees.source, trees.query, trees.target, request, progress.files)
         forked = Forked(
             location=made.location,
@@ -197,8 +197,8 @@ def carry_out(row: QueryWork, progress: work.Progress) -> None:
             output_target=trees.output_target.location if trees.output_target else "",
             verdict=verdict,
         )
-        if asked.partitions is not None:
-            forked = _repartitioned(forked, trees.target, asked.partitions, progress)
+        if rewind.partitions is not None:
+            forked = _repartitioned(forked, trees.target, rewind.partitions, progress)
     except BaseException:
         if trees.output_target is not None:
             trees.output_target.delete_all()
@@ -246,34 +246,34 @@ def _repartitioned(
     )
 
 
-def _trees(row: QueryWork, asked: Rewind) -> _Trees:
+def _trees(row: QueryWork, rewind: Rewind) -> _Trees:
     """Raises Rejected if a place cannot be used any more."""
     roots = list(settings.WATCH_ROOTS)
     query = row.query
     output = tree_at(query.output, roots) if query.output else None
-    if asked.savepoint is None:
+    if rewind.savepoint is None:
         source, directory = savepoints.opened(query, output=query.output)
     else:
-        saved = work.savepoint_row(query, asked.savepoint)
+        saved = work.savepoint_row(query, rewind.savepoint)
         source = tree_at(saved.location, [settings.WATCH_SAVEPOINTS])
         directory = read_tree(source, output)
-    for place in filter(None, (asked.target, asked.output_target)):
+    for place in filter(None, (rewind.target, rewind.output_target)):
         check_new_place(place)
-    output_target = tree_at(asked.output_target, roots) if asked.output_target else None
+    output_target = tree_at(rewind.output_target, roots) if rewind.output_target else None
     if output is not None and output_target is not None:
         check_is_apart(output_target, output)
         check_is_free(output_target)
-    return _Trees(source, directory, tree_at(asked.target, roots), output, output_target)
+    return _Trees(source, directory, tree_at(rewind.target, roots), output, output_target)
 
 
-def _verdict(asked: Rewind, trees: _Trees) -> Verdict:
+def _verdict(rewind: Rewind, trees: _Trees) -> Verdict:
     question = Question(
-        request=ForkRequest(batch_id=asked.batch_id, boundaries=asked.boundaries),
-        output=asked.output,
-        partitions=asked.partitions,
-        begins_output=bool(asked.output_target),
-        plan=plan_of(asked.explained.encode()) if asked.explained else None,
-        missing_inputs=_missing_inputs(trees, asked.batch_id),
+        request=ForkRequest(batch_id=rewind.batch_id, boundaries=rewind.boundaries),
+        output=rewind.output,
+        partitions=rewind.partitions,
+        begins_output=bool(rewind.output_target),
+        plan=plan_of(rewind.explained.encode()) if rewind.explained else None,
+        missing_inputs=_missing_inputs(trees, rewind.batch_id),
     )
     found = judging.preflight(trees.source, trees.query, trees.target, question)
     return Verdict(

@@ -17,6 +17,7 @@ from django.utils import timezone
 from ftdash.accounts.services import record
 from ftdash.jobs.validation import check_reason
 from ftdash.watching import reading
+from ftdash.watching.incident_signs import Limits
 from ftdash.watching.models import (
     DirectoryReading,
     ListenerSeen,
@@ -25,8 +26,7 @@ from ftdash.watching.models import (
     WatchedIncident,
     WatchedQuery,
 )
-from ftdash.watching.services.reports import ID_LENGTH_MAX, check_room, keep_look
-from ftdash.watching.trouble import Limits
+from ftdash.watching.services.reports import ID_LENGTH_MAX, check_free_space, keep_look
 from pipelines.domain.errors import Rejected
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
@@ -55,7 +55,7 @@ def watch(*, name: str, seen: Sighting, requester: str, reason: str) -> WatchedQ
     with transaction.atomic():
         known = _known(name, seen.query_id)
         if known is None:
-            check_room()
+            check_free_space()
             known = WatchedQuery(created_by=requester, created_at=timezone.now())
         for field in ("directory", "event_log", "query_id", "output", "trigger_interval_ms"):
             given = getattr(seen, field)

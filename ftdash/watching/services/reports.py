@@ -31,8 +31,8 @@ from ftdash.watching.models import (
     WatchedBatch,
     WatchedQuery,
 )
-from ftdash.watching.progress import BatchFigures, Kind, Told, understood
-from ftdash.watching.standing import Standing
+from ftdash.watching.progress import BatchFigures, Kind, QueryEvent, understood
+from ftdash.watching.query_status import QueryStatus
 from pipelines.domain.errors import Rejected, Retryable
 
 QUERIES_MAX = 1_000
@@ -70,7 +70,7 @@ def take_in(report: Report, *, reporter: str) -> Taken:
     now = timezone.now()
     told, problems = understood(report.events, now)
     ignored = 0
-    by_query: dict[str, list[Told]] = {}
+    by_query: dict[str, list[QueryEvent]] = {}
     for each in told:
         by_query.setdefault(each.query_id, []).append(each)
     with transaction.atomic():
@@ -85,14 +85,14 @@ def take_in(report: Report, *, reporter: str) -> Taken:
     return Taken(len(told) - ignored, ignored, problems)
 
 
-def store(row: WatchedQuery, events: Iterable[Told]) -> None:
+def store(row: WatchedQuery, events: Iterable[QueryEvent]) -> None:
     """Stores events of one query, in any order. Call it in a transaction that holds the row."""
-    standing = standing_of(row)
-    before = standing.run_id
+    status = status_of(row)
+    before = status.run_id
     batches: list[WatchedBatch] = []
     run_events: dict[tuple[str, str], RunEvent] = {}
     for each in events:
-        standing = standing.after(each)
+        status = status.after(each)
         if each.batch is not None:
             batches.append(_batch(row, each.run_id, each.batch))
         _note_run(row, each, run_events)
@@ -103,13 +103,13 @@ def store(row: WatchedQuery, events: Iterable[Told]) -> None:
     if new_runs:
         starts = RunEvent.objects.filter(query=row, kind=RunEventKind.STARTED).count()
         row.restart_count = max(0, starts - 1)
-    row.standing = msgspec.to_builtins(standing)
+    row.standing = msgspec.to_builtins(status)
     row.version += 1
     row.save()
 
 
-def standing_of(row: WatchedQuery) -> Standing:
-    return msgspec.convert(row.standing, Standing)
+def status_of(row: WatchedQuery) -> QueryStatus:
+    return msgspec.convert(row.standing, QueryStatus)
 
 
 def store_from_files(row: WatchedQuery, found: Sequence[BatchFigures]) -> None:
@@ -122,12 +122,12 @@ def store_from_files(row: WatchedQuery, found: Sequence[BatchFigures]) -> None:
     _insert([_batch(row, UNKNOWN_RUN, each) for each in found if each.batch_id not in known])
 
 
-def check_room() -> None:
+def check_free_space() -> None:
     if WatchedQuery.objects.filter(removed_at=None).count() >= QUERIES_MAX:
         raise Rejected(f"{QUERIES_MAX:,} queries are watched; remove one first.")
 
 
-def _rows(by_query: Mapping[str, Sequence[Told]], reporter: str) -> dict[str, WatchedQuery]:
+def _rows(by_query: Mapping[str, Sequence[QueryEvent]], reporter: str) -> dict[str, WatchedQuery]:
     """Returns the locked row of each query; makes the missing ones."""
     rows = WatchedQuery.objects.select_for_update().filter(query_id__in=list(by_query))
     found = {row.query_id: row for row in rows.order_by("pk")}
@@ -135,7 +135,7 @@ def _rows(by_query: Mapping[str, Sequence[Told]], reporter: str) -> dict[str, Wa
         missing = [query_id for query_id in by_query if query_id not in found]
         if not missing:
             break
-        check_room()
+        check_free_space()
         made = [
             WatchedQuery(
                 name=_free_name(query_id, by_query[query_id], has_id=has_id),
@@ -150,7 +150,7 @@ def _rows(by_query: Mapping[str, Sequence[Told]], reporter: str) -> dict[str, Wa
     return found
 
 
-def _free_name(query_id: str, events: Sequence[Told], *, has_id: bool) -> str:
+def _free_name(query_id: str, events: Sequence[QueryEvent], *, has_id: bool) -> str:
     """Returns the query's own name, with a part of the id if another query has it already."""
     given = slugify(next((each.name for each in events if each.name), "")) or "query"
     ending = f"-{slugify(query_id)[:36]}"
@@ -182,22 +182,22 @@ def _forget_files_of(row: WatchedQuery, batches: Sequence[WatchedBatch]) -> None
         WatchedBatch.objects.filter(query=row, run_id=UNKNOWN_RUN, batch_id__in=ids).delete()
 
 
-def _note_run(row: WatchedQuery, told: Told, noted: dict[tuple[str, str], RunEvent]) -> None:
+def _note_run(row: WatchedQuery, event: QueryEvent, noted: dict[tuple[str, str], RunEvent]) -> None:
     """Notes a start for every run, even for one whose listener was added later."""
-    if (told.run_id, RunEventKind.STARTED) not in noted:
-        at = told.batch.at if told.batch else told.at
-        noted[told.run_id, RunEventKind.STARTED] = RunEvent(
-            query=row, run_id=told.run_id, kind=RunEventKind.STARTED, at=at
+    if (event.run_id, RunEventKind.STARTED) not in noted:
+        at = event.batch.at if event.batch else event.at
+        noted[event.run_id, RunEventKind.STARTED] = RunEvent(
+            query=row, run_id=event.run_id, kind=RunEventKind.STARTED, at=at
         )
-    if told.kind is Kind.TERMINATED:
-        kind = RunEventKind.STOPPED if told.exception is None else RunEventKind.FAILED
-        noted[told.run_id, kind] = RunEvent(
+    if event.kind is Kind.TERMINATED:
+        kind = RunEventKind.STOPPED if event.exception is None else RunEventKind.FAILED
+        noted[event.run_id, kind] = RunEvent(
             query=row,
-            run_id=told.run_id,
+            run_id=event.run_id,
             kind=kind,
-            at=told.at,
-            error_class=told.error_class,
-            message=told.exception or "",
+            at=event.at,
+            error_class=event.error_class,
+            message=event.exception or "",
         )
 
 
@@ -254,10 +254,10 @@ def keep_look(row: WatchedQuery, look: reading.DirectoryLook, *, took_ms: float)
     kept = {"at": now, "took_ms": took_ms, "problem": "", "found": found, "found_at": now}
     DirectoryReading.objects.update_or_create(query=row, defaults=kept)
     store_from_files(row, look.batches)
-    standing = standing_of(row)
+    status = status_of(row)
     for each in look.batches:
-        standing = standing.after_files(each)
-    row.standing = msgspec.to_builtins(standing)
+        status = status.after_files(each)
+    row.standing = msgspec.to_builtins(status)
     row.query_id = row.query_id or look.found.query_id
     if before != found:
         row.version += 1

@@ -15,9 +15,9 @@ from django.utils.text import slugify
 from ftdash.accounts.services import record
 from ftdash.errands import isolated
 from ftdash.jobs.validation import check_reason
-from ftdash.watching.asked import LABEL_LENGTH_MAX, TakeSavepoint
 from ftdash.watching.models import QuerySavepoint, QueryWork, WatchedQuery, WorkKind
 from ftdash.watching.services import work
+from ftdash.watching.work_requests import LABEL_LENGTH_MAX, TakeSavepoint
 from pipelines.disk.files import RunningDigest
 from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.storage.trees import Tree, tree_at
@@ -39,25 +39,25 @@ KEEP_DAYS_MAX = 36_500.0
 
 
 def ask_to_take(
-    name: str, asked: TakeSavepoint, *, requester: str, reason: str, is_here: bool = False
+    name: str, wanted: TakeSavepoint, *, requester: str, reason: str, is_here: bool = False
 ) -> int:
     """Returns the key of the work. Raises Rejected."""
     query = work.watched_row(name)
-    label = asked.label.strip()
+    label = wanted.label.strip()
     if not label or len(label) > LABEL_LENGTH_MAX:
         raise Rejected(f"Give the savepoint a label of 1 to {LABEL_LENGTH_MAX} characters.")
-    _until(asked.keep_days)
+    _until(wanted.keep_days)
     if not query.directory:
         raise Rejected(
             f'The checkpoint directory of {name} is not known; give it under "Watch a query" with'
             " the same name."
         )
-    batch = "the newest complete batch" if asked.batch_id is None else f"batch {asked.batch_id}"
+    batch = "the newest complete batch" if wanted.batch_id is None else f"batch {wanted.batch_id}"
     return work.ask(
         query,
         WorkKind.SAVEPOINT,
         what="took a savepoint of",
-        asked=asked,
+        asked=wanted,
         requester=requester,
         reason=reason,
         detail=f"{label}, {batch}",
@@ -66,15 +66,15 @@ def ask_to_take(
 
 
 def take(row: QueryWork, progress: work.Progress) -> None:
-    asked = msgspec.convert(row.asked, TakeSavepoint)
+    wanted = msgspec.convert(row.asked, TakeSavepoint)
     progress.step("reads the checkpoint directory")
     source, directory = opened(row.query)
-    batch_id = newest_complete(directory) if asked.batch_id is None else asked.batch_id
+    batch_id = newest_complete(directory) if wanted.batch_id is None else wanted.batch_id
     place = "/".join(
         (
             str(settings.WATCH_SAVEPOINTS).rstrip("/"),
             slugify(row.query.query_id)[:64],
-            f"{batch_id}-{row.pk}-{slugify(asked.label)[:40] or 'savepoint'}",
+            f"{batch_id}-{row.pk}-{slugify(wanted.label)[:40] or 'savepoint'}",
         )
     )
     target = tree_at(place, [settings.WATCH_SAVEPOINTS])
@@ -82,9 +82,9 @@ def take(row: QueryWork, progress: work.Progress) -> None:
     now = timezone.now()
     request = SavepointRequest(
         batch_id=batch_id,
-        label=asked.label.strip(),
+        label=wanted.label.strip(),
         taken_ms=round(now.timestamp() * 1000),
-        keeps_next=asked.keeps_next,
+        keeps_next=wanted.keeps_next,
     )
     manifest = take_savepoint(source, directory, target, request, progress.files)
     with transaction.atomic():
@@ -101,7 +101,7 @@ def take(row: QueryWork, progress: work.Progress) -> None:
             taken_by=row.requester,
             taken_at=now,
             verified_at=now,  # a copy is verified when it is made
-            keep_until=_until(asked.keep_days),
+            keep_until=_until(wanted.keep_days),
         )
         QueryWork.objects.filter(pk=row.pk).update(savepoint=made)
         is_ours = work.end(row.pk, result={"savepoint": made.pk, "batch_id": batch_id})

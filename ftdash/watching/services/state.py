@@ -14,9 +14,9 @@ import msgspec
 from django.conf import settings
 
 from ftdash.supervision import java
-from ftdash.watching.asked import ROWS_MAX, LookAtState, StatePlace, StateRows
 from ftdash.watching.models import QueryWork, WatchedQuery, WorkKind
 from ftdash.watching.services import work
+from ftdash.watching.work_requests import ROWS_MAX, LookAtState, StatePlace, StateRows
 from pipelines.domain.errors import UNDECODABLE, Rejected
 
 SAID_LENGTH_MAX = 1_000
@@ -76,38 +76,39 @@ TOO_LATE = (
 
 
 def ask_to_look(
-    name: str, asked: LookAtState, *, requester: str, reason: str, is_here: bool = False
+    name: str, request: LookAtState, *, requester: str, reason: str, is_here: bool = False
 ) -> int:
     """Returns the key of the work. Raises Rejected."""
     query = work.watched_row(name)
-    if len(asked.key) > KEY_LENGTH_MAX:
+    if len(request.key) > KEY_LENGTH_MAX:
         raise Rejected(f"The part of a key has at most {KEY_LENGTH_MAX:,} characters.")
-    for place in filter(None, (asked.place, asked.other)):
+    for place in filter(None, (request.place, request.other)):
         _location(query, place)
     return work.ask(
         query,
         WorkKind.STATE,
         what="looked into the state of",
-        asked=asked,
+        asked=request,
         requester=requester,
         reason=reason,
-        detail=f"operator {asked.operator_id}, store {asked.store}, batch {asked.place.batch_id}",
+        detail=f"operator {request.operator_id}, store {request.store},"
+        f" batch {request.place.batch_id}",
         is_here=is_here,
     )
 
 
 def look(row: QueryWork, progress: work.Progress) -> None:
-    asked = msgspec.convert(row.asked, LookAtState)
-    places = [_location(row.query, p) for p in (asked.place, asked.other) if p is not None]
-    batches = [p.batch_id for p in (asked.place, asked.other) if p is not None]
+    request = msgspec.convert(row.asked, LookAtState)
+    places = [_location(row.query, p) for p in (request.place, request.other) if p is not None]
+    batches = [p.batch_id for p in (request.place, request.other) if p is not None]
     question = {
         "places": [
             {"location": location, "batch_id": batch}
             for location, batch in zip(places, batches, strict=True)
         ],
-        "operator_id": asked.operator_id,
-        "store": asked.store,
-        "key": asked.key,
+        "operator_id": request.operator_id,
+        "store": request.store,
+        "key": request.key,
         "rows_max": ROWS_MAX,
     }
     progress.step("starts Spark and reads the state")

@@ -152,7 +152,7 @@ class TopicsReader:
         self._waiting: dict[str, WaitingRecords] = {}
         self._at: dict[str, SplitProgress] = {}
         self._pending: dict[str, int | None] = {}
-        self._trouble = ""
+        self._source_problem = ""
 
     def read(self, split: SplitProgress) -> Iterator[LoggedRecords]:
         at = split
@@ -197,9 +197,9 @@ class TopicsReader:
         try:
             ids = self._admin.topic_ids(set(topics.values()), CONFIRM_TIMEOUT_S)
         except Retryable as error:
-            self._trouble = str(error)
+            self._source_problem = str(error)
             return {}  # a broker that does not answer delivers nothing; the next cut asks again
-        self._trouble = ""
+        self._source_problem = ""
         for split in splits:
             check_same_topic(split, ids[topics[split.name]])
         found = {name: ids[topic] for name, topic in topics.items()}
@@ -212,9 +212,9 @@ class TopicsReader:
         """Counts offsets between position and end, gaps included, as Kafka's tools count lag."""
         return sum_known(self._pending.copy().values())
 
-    def trouble(self) -> str:
-        """See `TellsTrouble`; this is the trouble of the newest cut."""
-        return self._trouble
+    def source_problem(self) -> str:
+        """See `ReportsProblem`; this is the problem of the newest cut."""
+        return self._source_problem
 
     def _records_behind(self, at: SplitProgress) -> int | None:
         """Counts to the end that came with the newest fetch, without asking the broker."""

@@ -121,8 +121,8 @@ def _answered(address: KafkaAddress, message: Message | None) -> tuple[str, int]
 log = logging.getLogger(__name__)
 
 
-class TellingTopicsReader(TopicsReader):
-    """Implements `TellsProgress`. Kafka's answers arrive while the reader polls for records."""
+class ReportingTopicsReader(TopicsReader):
+    """Implements `ReportsProgress`. Kafka's answers arrive while the reader polls for records."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class TellingTopicsReader(TopicsReader):
         except KafkaException as error:
             self._on_commit(error.args[0], [])
 
-    def take_told_counts(self) -> tuple[int, int]:
+    def take_report_counts(self) -> tuple[int, int]:
         counts = (self._succeeded_count, self._failed_count)
         self._succeeded_count = self._failed_count = 0
         return counts
@@ -364,6 +364,6 @@ class KafkaTopics:
         committed, letters = self.read_committed, self.dead_letters
         if self.group is None:
             return TopicsReader(*parts, read_committed=committed, dead_letters=letters)
-        return TellingTopicsReader(
+        return ReportingTopicsReader(
             *parts, read_committed=committed, dead_letters=letters, group=self.group
         )

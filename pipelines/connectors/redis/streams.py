@@ -61,7 +61,7 @@ class StreamsReader:
         self._away_since_s: float | None = None  # the first failure since the last answer
         self._told_away: set[str] = set()  # streams that had their turn since a failure
         self._pending: dict[str, int | None] = {}
-        self._trouble = ""
+        self._source_problem = ""
 
     def read(self, split: SplitProgress) -> Iterator[LoggedRecords]:
         at = split
@@ -92,9 +92,9 @@ class StreamsReader:
         """Counts the entries added since the last read, less those that were deleted unread."""
         return sum_known(self._pending.copy().values())
 
-    def trouble(self) -> str:
-        """See `TellsTrouble`."""
-        return self._trouble
+    def source_problem(self) -> str:
+        """See `ReportsProblem`."""
+        return self._source_problem
 
     def _behind(self, at: SplitProgress, entries: list[Entry]) -> SplitProgress:
         """The position after these entries. Raises Rejected if entries are missing among them."""
@@ -114,7 +114,7 @@ class StreamsReader:
         except Retryable as failure:
             self._on_failure(at.name, failure)
             return None
-        self._away_since_s, self._told_away, self._trouble = None, set(), ""
+        self._away_since_s, self._told_away, self._source_problem = None, set(), ""
         oldest = oldest_of(extent, at, marked)
         if oldest > at.offset:
             raise InputLost(range_gone(at, oldest, extent))
@@ -128,7 +128,7 @@ class StreamsReader:
             self._away_since_s = now_s
         if now_s - self._away_since_s > AWAY_S_MAX:
             raise failure
-        self._told_away, self._trouble = {stream}, str(failure)
+        self._told_away, self._source_problem = {stream}, str(failure)
 
     def _decoded(self, stream: str, entries: list[Entry]) -> LoggedRecords:
         ids = [entry[0] for entry in entries]

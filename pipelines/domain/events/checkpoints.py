@@ -193,7 +193,8 @@ class SubtaskSample(msgspec.Struct, frozen=True, kw_only=True):
     hot_keys: list[HotKeys] = msgspec.field(default_factory=list)  # one for each vertex it feeds
     stands_ms: int | None = None  # how long author's code has blocked it; None: it has not
     stands_at: str = ""  # the line of that code
-    trouble: str = ""  # the system of a source that does not answer
+    source_problem: str = msgspec.field(default="", name="trouble")
+    """The system of a source that does not answer. Its name in the journal is older."""
 
 
 class SlotSample(msgspec.Struct, frozen=True, kw_only=True):

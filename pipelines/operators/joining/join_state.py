@@ -39,7 +39,7 @@ class Matches:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Lookup:
     """Keys to look up, each with the first and the last time that its partners may have.
 
     `order` sorts the hashes, because a search for sorted ones takes a fifth of the time.
@@ -54,12 +54,12 @@ class _Asked:
     @classmethod
     def of(
         cls, keys: pa.RecordBatch, hashes: Hashes, earliest: Longs | None, latest: Longs | None
-    ) -> "_Asked":
+    ) -> "_Lookup":
         return cls(keys, hashes, np.argsort(hashes, kind="stable"), earliest, latest)
 
-    def only(self, rows: Longs) -> "_Asked":
+    def only(self, rows: Longs) -> "_Lookup":
         keys, hashes = self.keys.take(pa.array(rows)), self.hashes[rows]
-        return _Asked.of(keys, hashes, _at(self.earliest, rows), _at(self.latest, rows))
+        return _Lookup.of(keys, hashes, _at(self.earliest, rows), _at(self.latest, rows))
 
     def equals(self, rows: Longs, found: pa.RecordBatch) -> Flags:
         """Flags the rows that have the same key as the row that their hash found, in order."""
@@ -219,9 +219,9 @@ class RowIndex:
             is_known |= run.contains(asked, self._rows)
         return is_known
 
-    def _asked(self, keys: pa.RecordBatch, earliest: Longs | None, latest: Longs | None) -> _Asked:
+    def _asked(self, keys: pa.RecordBatch, earliest: Longs | None, latest: Longs | None) -> _Lookup:
         keys = keys.select(self._keys)
-        return _Asked.of(keys, key_hashes(keys, self._keys), earliest, latest)
+        return _Lookup.of(keys, key_hashes(keys, self._keys), earliest, latest)
 
     def drop_before(self, time_ms: int) -> None:
         """Forgets older rows, which leave the state."""
@@ -267,7 +267,7 @@ class _Run:
     def __len__(self) -> int:
         return len(self.times)
 
-    def contains(self, asked: _Asked, stored: RowsInPlace) -> Flags:
+    def contains(self, asked: _Lookup, stored: RowsInPlace) -> Flags:
         """Compares the first row of each hash, and the others only if that one has another key."""
         is_known = np.zeros(len(asked.hashes), np.bool_)
         rows, place = self._of_equal_hash(asked)
@@ -282,7 +282,7 @@ class _Run:
                 is_known[collided[matches.asked]] = True
         return is_known
 
-    def match(self, asked: _Asked, stored: RowsInPlace) -> Iterator[Matches]:
+    def match(self, asked: _Lookup, stored: RowsInPlace) -> Iterator[Matches]:
         rows, place = self._of_equal_hash(asked)
         first, end = self._within(place, _at(asked.earliest, rows), _at(asked.latest, rows))
         for part in _parts(end - first):
@@ -297,7 +297,7 @@ class _Run:
             else:
                 yield Matches(of_asked[same], found.filter(pa.array(same)))
 
-    def _of_equal_hash(self, asked: _Asked) -> tuple[Longs, Longs]:
+    def _of_equal_hash(self, asked: _Lookup) -> tuple[Longs, Longs]:
         """Returns which of the keys have rows here, and the number of each one's hash."""
         number = np.empty(len(asked.hashes), np.int64)
         number[asked.order] = np.searchsorted(self.hashes, asked.hashes[asked.order])

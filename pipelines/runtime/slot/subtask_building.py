@@ -364,7 +364,7 @@ class SubtaskBuilder:
             screen=screen,
             beginning=self.beginning.splits.get(vertex.uid),
         )
-        told, pending = reader.told_progress, reader.pending
+        told, pending = reader.progress_reporter, reader.pending
         quarantine = self._quarantine_reader(vertex, restored, screen)
         handing_out = self._handing_out(vertex, reader, quarantine, mailbox)
         return SourceFeed(self._place(vertex), handing_out, self.clock, told, quarantine, pending)

@@ -160,8 +160,8 @@ class SubtaskReports:
     ) -> None:
         try:
             self._send(self._whole_report(vertex, subtask, error))
-        except Exception as trouble:  # unheard of, the failure would leave the run standing still
-            cause = f"{type(error).__name__}; its report failed ({type(trouble).__name__})."
+        except Exception as second:  # unheard of, the failure would leave the run standing still
+            cause = f"{type(error).__name__}; its report failed ({type(second).__name__})."
             where = masked("".join(traceback.format_tb(error.__traceback__)))[-TRACE_CHARS_MAX:]
             self._send(
                 Failed(vertex=vertex, subtask=subtask, cause=cause, detail=where, is_fatal=False)
@@ -294,7 +294,7 @@ class Sampler(threading.Thread):
             queued_bytes=sum(each.queued_bytes for each in queued),
             state_bytes=subtask.chain.state_bytes(),
             pending_records=subtask.pending_records(),
-            trouble=masked(subtask.trouble()),
+            source_problem=masked(subtask.source_problem()),
             bytes_in=sum(each.read_bytes for each in queued),
             bytes_out=subtask.chain.bytes_out,
             queued_ms=_queued_ms(queued),

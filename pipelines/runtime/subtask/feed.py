@@ -193,7 +193,7 @@ class Feed(Protocol):
         Any thread may call this."""
         ...
 
-    def trouble(self) -> str:
+    def source_problem(self) -> str:
         """Returns a report that the source's system does not answer, or "" if it does. Any thread
         may call this."""
         ...

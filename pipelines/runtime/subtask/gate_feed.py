@@ -113,7 +113,7 @@ class GateFeed:
     def pending_records(self) -> int | None:
         return None
 
-    def trouble(self) -> str:
+    def source_problem(self) -> str:
         return ""
 
     def _take_restored(self, begin: Iterator[Beginning]) -> Effects:

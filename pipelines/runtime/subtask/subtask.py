@@ -395,8 +395,8 @@ class Subtask(threading.Thread):
     def pending_records(self) -> int | None:
         return self._feed.pending_records()
 
-    def trouble(self) -> str:
-        return self._feed.trouble()
+    def source_problem(self) -> str:
+        return self._feed.source_problem()
 
     def _on_mail(self, mail: Mail) -> None:
         match mail:

@@ -1,4 +1,4 @@
-"""Rules on loads: each names its trouble, and a healthy pipeline under load has no trouble."""
+"""Rules on loads: each names its problem, and a healthy pipeline under load has none."""
 
 import random
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 from ftdash.metrics.load_rules import (
     Finding,
     LoadMoment,
-    Trouble,
+    LoadProblem,
     behind,
     skew,
     skewed_now,
@@ -42,7 +42,7 @@ def test_a_healthy_pipeline_under_load_has_no_finding(seed: int) -> None:
 
 
 def test_a_source_waiting_for_its_system_is_named_with_the_reason() -> None:
-    away = replace(load("orders", 1, busy=0.0), trouble="the server does not answer")
+    away = replace(load("orders", 1, busy=0.0), source_problem="the server does not answer")
 
     found = source_away([load("orders", 0, busy=0.0), away])
 
@@ -59,7 +59,7 @@ def test_a_function_that_does_not_return_is_named_with_its_line() -> None:
     found = stuck_code([standing(0, 6_000), standing(1, 65_000), standing(2, None)])
 
     assert found is not None
-    assert found.trouble is Trouble.STUCK_CODE
+    assert found.problem is LoadProblem.STUCK_CODE
     assert found.text == "rates[1] has stood for 1 min 05 s at flow.py:7, in rate."
     assert stuck_code([standing(0, 4_999), standing(1, None)]) is None
 
@@ -87,7 +87,7 @@ def test_a_busy_subtask_with_idle_neighbours_is_named_with_its_key_group(seed: i
     found = skew(moments)
 
     assert found is not None
-    assert found.trouble is Trouble.SKEWED
+    assert found.problem is LoadProblem.SKEWED
     assert found.text.startswith(f"sums[{worst}] does most of the work of sums: it is busy")
     assert found.text.endswith("Key group 17 gets about 81 % of the records (by carrier).")
     assert skewed_now(moments[-1].loads).startswith(found.text[:40])
@@ -150,7 +150,7 @@ def test_a_source_that_falls_behind_is_named_with_its_waiting_work() -> None:
     soon_done = [at(0, 1_000, 0), at(30, 2_000, 30_000), at(60, 3_000, 60_000)]
 
     assert behind(growing) == Finding(
-        Trouble.BEHIND,
+        LoadProblem.BEHIND,
         "orders falls behind: 6,000 records wait, 1 min 00 s of work at its present speed, and they"
         " become more.",
     )
@@ -182,7 +182,7 @@ def test_a_watermark_stalled_despite_input_is_traced_to_the_oldest_source() -> N
         )
 
     assert watermark_still([at(0), at(30), at(60)]) == Finding(
-        Trouble.WATERMARK_STILL,
+        LoadProblem.WATERMARK_STILL,
         "The watermark of hourly has stood still for a minute, although 6,000 records came: no"
         " window of it ends. It waits for orders[1].",
     )
@@ -198,7 +198,7 @@ def test_checkpoints_are_slow_compared_with_their_own_median() -> None:
     under_way = slow_checkpoints([*usual, 150.0, 150.0], 7_000.0)
 
     assert found == Finding(
-        Trouble.SLOW_CHECKPOINTS,
+        LoadProblem.SLOW_CHECKPOINTS,
         "The last 2 checkpoints took 21.0 s and more; usually they take 150 ms.",
     )
     assert under_way is not None

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pipelines.domain.run import LONG_STEP_MAX_MS, DriverSign
-from pipelines.protocol.driver_watch import DriverWatch, Hung, Lives, Silent, Trouble
+from pipelines.protocol.driver_watch import DriverWatch, Hung, Lives, Silent, Symptom
 
 TIMEOUT_MS = 20_000.0
 LOOK_MS = 2_000.0
@@ -61,7 +61,7 @@ def test_silence_is_reported_before_a_driver_counts_as_hung() -> None:
 
     kinds = [type(each) for each in found]
     assert kinds == [Lives] * 3 + [Silent] * 7 + [Hung] * 2
-    assert found[3] == Silent(Trouble.NO_SIGN, 3 * LOOK_MS, TIMEOUT_MS)
+    assert found[3] == Silent(Symptom.NO_SIGN, 3 * LOOK_MS, TIMEOUT_MS)
 
 
 def test_a_machine_that_wakes_from_sleep_replaces_no_driver() -> None:
@@ -78,7 +78,7 @@ def test_a_machine_that_wakes_from_sleep_replaces_no_driver() -> None:
 def test_a_loop_that_stalls_while_its_process_gives_signs_is_hung() -> None:
     found = looks(DriverWatch(), [sign(n, moves=7) for n in range(12)])
 
-    assert found[-1] == Hung(Trouble.STANDS_STILL, 11 * LOOK_MS, TIMEOUT_MS)
+    assert found[-1] == Hung(Symptom.STANDS_STILL, 11 * LOOK_MS, TIMEOUT_MS)
 
 
 def test_a_long_step_may_take_minutes_from_one_move_to_the_next() -> None:
@@ -88,13 +88,13 @@ def test_a_long_step_may_take_minutes_from_one_move_to_the_next() -> None:
     found = looks(watch, [sign(n, moves=7, is_long_step=True) for n in range(count)])
 
     assert not [each for each in found if isinstance(each, Hung)]
-    assert found[-1] == Silent(Trouble.STANDS_STILL, (count - 1) * LOOK_MS, LONG_STEP_MAX_MS)
+    assert found[-1] == Silent(Symptom.STANDS_STILL, (count - 1) * LOOK_MS, LONG_STEP_MAX_MS)
 
 
 def test_a_driver_stopped_in_a_long_step_gets_no_extra_time() -> None:
     found = looks(DriverWatch(), [sign(1, is_long_step=True)] * 11)
 
-    assert found[-1] == Hung(Trouble.NO_SIGN, 10 * LOOK_MS, TIMEOUT_MS)
+    assert found[-1] == Hung(Symptom.NO_SIGN, 10 * LOOK_MS, TIMEOUT_MS)
 
 
 def test_the_end_of_a_long_step_counts_as_a_move() -> None:
@@ -118,7 +118,7 @@ def test_a_successor_gets_the_full_timeout_and_old_signs_do_not_count() -> None:
 
     assert found[0] == Lives()
     assert not isinstance(found[9], Hung)
-    assert found[10] == Hung(Trouble.NO_SIGN, 10 * LOOK_MS, TIMEOUT_MS)
+    assert found[10] == Hung(Symptom.NO_SIGN, 10 * LOOK_MS, TIMEOUT_MS)
 
 
 def test_a_stall_of_half_the_timeout_replaces_no_driver() -> None:

@@ -389,7 +389,7 @@ class ReadingSubtask:
             place_of(pipeline, Uid(LEFT)),
             reader if ahead_bytes is None else ReservingReader(reader, ahead_bytes),
             self.clock,
-            reader.told_progress,
+            reader.progress_reporter,
         )
         self.reporter = RecordingReporter(self.root)
         exchanges = {Uid(LEFT): [Exchange(("key",), [self.output], MAX_PARALLELISM)]}

@@ -29,7 +29,7 @@ from ftdash.points.services import disposal
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore, newest_point
 from ftdash.requests import services
-from ftdash.requests.asking import pipeline_named
+from ftdash.requests.storing import pipeline_named
 from ftdash.runs.queries import pipelines as queries
 from pipelines.domain.commands import (
     Cancel,

@@ -18,7 +18,7 @@ from ftdash.flink_clusters.models import FlinkActionKind, FlinkActionState
 from ftdash.flink_clusters.queries import ActionView
 from ftdash.flink_clusters.services import actions, looking, registration
 from ftdash.flink_clusters.services.registration import Place, parsed_header
-from ftdash.flink_clusters.triggers import OUTCOME_WITHIN, SEND_WITHIN, Asked
+from ftdash.flink_clusters.triggers import OUTCOME_WITHIN, SEND_WITHIN, TriggerOptions
 from ftdash.formats import duration, plural
 from ftdash.installed_command import InstalledCommand
 from pipelines.domain.errors import Rejected, Retryable
@@ -100,7 +100,7 @@ class Command(InstalledCommand):
             self.stdout.write(f"{each.jid}  {each.shown_state}  {newest}  {each.name}")
 
     def _ask(self, kind: FlinkActionKind, options: dict[str, Any]) -> None:
-        asked = Asked(
+        asked = TriggerOptions(
             directory=options.get("directory", ""),
             savepoint_format="NATIVE" if options.get("native") else "CANONICAL",
             drain=options.get("drain", False),

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from ftdash.formats import plural, size
 from ftdash.installed_command import InstalledCommand
 from ftdash.watching import queries, reading
+from ftdash.watching.incident_signs import AS_USUAL, Limits
 from ftdash.watching.management import work_commands
 from ftdash.watching.management.work_commands import WorkCommands
 from ftdash.watching.services import registration
 from ftdash.watching.services.registration import Sighting
-from ftdash.watching.trouble import AS_USUAL, Limits
 from pipelines.domain.errors import Rejected, Retryable
 
 DAMAGED, REFUSED = 1, 2

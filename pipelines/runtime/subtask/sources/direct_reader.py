@@ -21,7 +21,7 @@ from pipelines.connectors.source import (
     Batch,
     GrowingSource,
     KnowsPending,
-    TellsProgress,
+    ReportsProgress,
 )
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
@@ -49,10 +49,10 @@ COMMITS_SUCCEEDED, COMMITS_FAILED = "commits_succeeded", "commits_failed"
 """Counters of the source, as Flink names them."""
 
 
-class ToldProgress:
+class ProgressReporter:
     """Guarantee: reports only positions of a completed checkpoint, never of an older one."""
 
-    def __init__(self, reader: TellsProgress) -> None:
+    def __init__(self, reader: ReportsProgress) -> None:
         self._reader = reader
         self._cuts: dict[CheckpointId, tuple[SplitProgress, ...]] = {}
 
@@ -70,7 +70,7 @@ class ToldProgress:
 
     def take_counts(self) -> dict[str, int]:
         """Returns the counts since the last call, by the names of counters, without zeros."""
-        succeeded, failed = self._reader.take_told_counts()
+        succeeded, failed = self._reader.take_report_counts()
         counts = {COMMITS_SUCCEEDED: succeeded, COMMITS_FAILED: failed}
         return {name: count for name, count in counts.items() if count}
 
@@ -141,10 +141,10 @@ class DirectReader(SourceReader):
         return self._has_begun and not self._has_split(self._positions.current()[0])
 
     @property
-    def told_progress(self) -> ToldProgress | None:
+    def progress_reporter(self) -> ProgressReporter | None:
         """For callers that know which checkpoints complete; None if the source reports nothing."""
-        told_to = self._splits.told_to
-        return None if told_to is None else ToldProgress(told_to)
+        reporter = self._splits.reporter
+        return None if reporter is None else ProgressReporter(reporter)
 
     @property
     def pending(self) -> KnowsPending | None:

@@ -23,8 +23,8 @@ from pipelines.connectors.source import (
     ConfirmsSplits,
     GrowingSource,
     KnowsPending,
+    ReportsProgress,
     Source,
-    TellsProgress,
 )
 from pipelines.connectors.split_progress import (
     PACK_NAMES,
@@ -97,8 +97,8 @@ class FoundSplits:
         return self._source.discovery_interval_ms is not None
 
     @property
-    def told_to(self) -> TellsProgress | None:
-        return self._reader if isinstance(self._reader, TellsProgress) else None
+    def reporter(self) -> ReportsProgress | None:
+        return self._reader if isinstance(self._reader, ReportsProgress) else None
 
     @property
     def pending(self) -> KnowsPending | None:
@@ -244,7 +244,7 @@ class SplitSequence(Protocol):
     def may_grow(self) -> bool: ...
 
     @property
-    def told_to(self) -> TellsProgress | None:
+    def reporter(self) -> ReportsProgress | None:
         """The part of the source that reports completed checkpoints to others."""
         ...
 
@@ -282,7 +282,7 @@ class FixedSplits:
     """The splits of a `Source`: dealt by number, and remembered by name (`SplitMemory`)."""
 
     may_grow = False
-    told_to = None
+    reporter = None
     pending = None
 
     def __init__(

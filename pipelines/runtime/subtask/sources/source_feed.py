@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelStatistics
-from pipelines.connectors.source import KnowsPending, MalformedRecord, TellsTrouble
+from pipelines.connectors.source import KnowsPending, MalformedRecord, ReportsProblem
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier, EndOfInput, Watermark, WatermarkStatus
 from pipelines.domain.errors import Retryable, check
@@ -31,7 +31,7 @@ from pipelines.runtime.subtask.feed import (
     ReportSourcesEnded,
 )
 from pipelines.runtime.subtask.operator_failure import located
-from pipelines.runtime.subtask.sources.direct_reader import PACED_WAIT_MS, ToldProgress
+from pipelines.runtime.subtask.sources.direct_reader import PACED_WAIT_MS, ProgressReporter
 from pipelines.runtime.subtask.sources.source_reader import SourceReader, SplitInWork
 
 _ACTIVE: list[EventTimeMark] = [WatermarkStatus(is_idle=False)]
@@ -43,7 +43,7 @@ class SourceFeed:
         place: ChainPlace,
         reader: SourceReader,
         clock: Clock,
-        told: ToldProgress | None = None,
+        progress: ProgressReporter | None = None,
         quarantine: SourceReader | None = None,
         pending: KnowsPending | None = None,
     ) -> None:
@@ -53,7 +53,7 @@ class SourceFeed:
         self._reader = reader
         self._clock = clock
         self._quarantine = quarantine
-        self._told = told
+        self._progress = progress
         self._pending = pending
         self._stopping_id: CheckpointId | None = None  # the final barrier is sent: emit nothing
         self._exhaustion_reported = False
@@ -113,14 +113,14 @@ class SourceFeed:
             self._reader.confirm()
         except Exception as error:
             raise located(self._uid, (), error) from error
-        if self._told is not None:
-            self._told.on_cut(barrier.checkpoint_id, self.positions())
+        if self._progress is not None:
+            self._progress.on_cut(barrier.checkpoint_id, self.positions())
         delay_ms = max(0.0, float(self._clock.wall_ms() - barrier.trigger_ms))
         return [Cut(barrier, delay_ms)]
 
     def on_completed(self, checkpoint_id: CheckpointId) -> Effects:
-        if self._told is not None:
-            self._told.on_completed(checkpoint_id)
+        if self._progress is not None:
+            self._progress.on_completed(checkpoint_id)
         self._reader.on_completed(checkpoint_id)
         if checkpoint_id != self._stopping_id:
             return []
@@ -132,8 +132,8 @@ class SourceFeed:
 
         Raises Retryable then, because the results that draining has fired must be taken back.
         """
-        if self._told is not None:
-            self._told.on_aborted(checkpoint_id)
+        if self._progress is not None:
+            self._progress.on_aborted(checkpoint_id)
         self._reader.on_aborted(checkpoint_id)
         if checkpoint_id != self._stopping_id:
             return []
@@ -171,8 +171,8 @@ class SourceFeed:
     def pending_records(self) -> int | None:
         return None if self._pending is None else self._pending.pending_records()
 
-    def trouble(self) -> str:
-        return self._pending.trouble() if isinstance(self._pending, TellsTrouble) else ""
+    def source_problem(self) -> str:
+        return self._pending.source_problem() if isinstance(self._pending, ReportsProblem) else ""
 
     def _read(self) -> pa.RecordBatch | None:
         """Raises OperatorFailed with the record on which the source or its watermarks failed."""
@@ -187,7 +187,7 @@ class SourceFeed:
 
     def _take_counts(self) -> Mapping[str, int]:
         counts = self._reader.take_counts()
-        return counts if self._told is None else {**counts, **self._told.take_counts()}
+        return counts if self._progress is None else {**counts, **self._progress.take_counts()}
 
     def _origins(self, split: SplitInWork | None) -> Origins:
         if split is None:

@@ -28,7 +28,7 @@ ReadFrom = Callable[[int], Iterator[Batch]]
 """Returns the batches of one split from an offset on."""
 
 
-class Kept(Protocol):
+class Quarantined(Protocol):
     """Takes the records that operators must not get."""
 
     def add_row(self, poison: PoisonRecord, row: pa.RecordBatch) -> None: ...
@@ -53,7 +53,9 @@ class SplitScreen:
     Needs a reader that moves the position behind each batch, even one without rows, before a cut.
     """
 
-    def __init__(self, source: Uid, schema: pa.Schema, isolation: Isolation, kept: Kept) -> None:
+    def __init__(
+        self, source: Uid, schema: pa.Schema, isolation: Isolation, kept: Quarantined
+    ) -> None:
         """`schema` is the schema of the source."""
         self._no_rows = pa.RecordBatch.from_pylist([], schema=schema)
         self._kept = kept

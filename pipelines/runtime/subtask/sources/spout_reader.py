@@ -179,8 +179,8 @@ class SpoutReader(SourceReader):
     def take_marks(self) -> list[EventTimeMark]:
         """Returns the event time that may be passed on since the last call."""
         marks, self._marks = self._marks, []
-        told = [mark.timestamp_ms for mark in marks if isinstance(mark, Watermark)]
-        self._watermark_ms = told[-1] if told else self._watermark_ms
+        times = [mark.timestamp_ms for mark in marks if isinstance(mark, Watermark)]
+        self._watermark_ms = times[-1] if times else self._watermark_ms
         return marks
 
     def take_counts(self) -> Mapping[str, int]:

@@ -23,7 +23,7 @@ class FollowedLog(GrowingLog):
     def tell(self, splits: Sequence[SplitProgress]) -> None:
         self.told += [(split.name, split.offset) for split in splits]
 
-    def take_told_counts(self) -> tuple[int, int]:
+    def take_report_counts(self) -> tuple[int, int]:
         counts, self.counts = self.counts, (0, 0)
         return counts
 
@@ -66,7 +66,7 @@ def test_a_source_that_reports_no_progress_keeps_none() -> None:
         event_hours_per_s=None,
     )
 
-    assert reader.told_progress is None
+    assert reader.progress_reporter is None
 
 
 def inject(host: ReadingSubtask, checkpoint_id: int) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeVar
 
-from ftdash.watching.progress import BatchFigures, Kind, Told
+from ftdash.watching.progress import BatchFigures, Kind, QueryEvent
 
 At = TypeVar("At", datetime, tuple[datetime, str])
 
@@ -49,7 +49,7 @@ class Newest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class QueryStatus:
     """`sign` is the newest sign of life with its run; `end` the newest end of a run."""
 
     sign: tuple[datetime, str] | None = None
@@ -77,20 +77,20 @@ class Standing:
         is_ahead = self.filed.figures.batch_id > self.reported.figures.batch_id
         return self.filed if is_ahead else self.reported
 
-    def after(self, told: Told) -> "Standing":
-        at_of_run = (told.at, told.run_id)
-        standing = replace(self, sign=_later(self.sign, at_of_run))
-        match told.kind:
+    def after(self, event: QueryEvent) -> "QueryStatus":
+        at_of_run = (event.at, event.run_id)
+        status = replace(self, sign=_later(self.sign, at_of_run))
+        match event.kind:
             case Kind.PROGRESS:
-                return standing._after_batch(told)
+                return status._after_batch(event)
             case Kind.IDLE:
-                return replace(standing, idle=_later(self.idle, at_of_run))
+                return replace(status, idle=_later(self.idle, at_of_run))
             case Kind.TERMINATED:
-                return standing._after_end(told)
+                return status._after_end(event)
             case _:
-                return standing
+                return status
 
-    def after_files(self, figures: BatchFigures) -> "Standing":
+    def after_files(self, figures: BatchFigures) -> "QueryStatus":
         """A batch that only the files of the query show: no sign that a driver lives."""
         return replace(
             self,
@@ -112,22 +112,22 @@ class Standing:
             return QueryState.IDLE
         return QueryState.RUNNING
 
-    def _after_batch(self, told: Told) -> "Standing":
-        if told.batch is None:
+    def _after_batch(self, event: QueryEvent) -> "QueryStatus":
+        if event.batch is None:
             return self
-        moved = told.at if told.batch.rows else None
+        moved = event.at if event.batch.rows else None
         return replace(
             self,
-            reported=_newer(self.reported, Newest(run_id=told.run_id, figures=told.batch)),
-            last_committed_at=_later(self.last_committed_at, told.at),
+            reported=_newer(self.reported, Newest(run_id=event.run_id, figures=event.batch)),
+            last_committed_at=_later(self.last_committed_at, event.at),
             data_moved_at=_later(self.data_moved_at, moved),
         )
 
-    def _after_end(self, told: Told) -> "Standing":
-        end = (told.at, told.run_id)
+    def _after_end(self, event: QueryEvent) -> "QueryStatus":
+        end = (event.at, event.run_id)
         if self.end is not None and self.end > end:
             return self
-        has_failed = told.exception is not None or (self.end == end and self.has_failed)
+        has_failed = event.exception is not None or (self.end == end and self.has_failed)
         return replace(self, end=end, has_failed=has_failed)
 
 

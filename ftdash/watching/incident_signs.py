@@ -14,7 +14,7 @@ import msgspec
 from ftdash.formats import count, duration, plural
 from ftdash.incidents.causes import Cause
 from ftdash.incidents.machine import Sign
-from ftdash.watching.standing import QueryState
+from ftdash.watching.query_status import QueryState
 
 LATE_AFTER_INTERVALS = 10
 LATE_AFTER_MIN = timedelta(seconds=60)

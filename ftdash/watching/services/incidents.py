@@ -13,16 +13,16 @@ from datetime import UTC, datetime
 from django.db import IntegrityError, transaction
 
 from ftdash.errands import isolated
-from ftdash.flink_clusters.queries.trouble import seen_clusters, seen_jobs
+from ftdash.flink_clusters.incident_signs import cluster_signs, job_signs
+from ftdash.flink_clusters.queries.incident_facts import seen_clusters, seen_jobs
 from ftdash.flink_clusters.services import keeping
-from ftdash.flink_clusters.trouble import cluster_signs, job_signs
 from ftdash.incidents.causes import Cause
 from ftdash.incidents.machine import Health, Open, Sign, judge
 from ftdash.watching import queries
+from ftdash.watching.incident_signs import signs
 from ftdash.watching.models import WatchedIncident
 from ftdash.watching.queries.incidents import PARTS
 from ftdash.watching.services import work
-from ftdash.watching.trouble import signs
 
 
 @dataclass(frozen=True, slots=True)

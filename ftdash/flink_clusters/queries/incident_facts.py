@@ -6,6 +6,13 @@ from itertools import takewhile
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from ftdash.flink_clusters.incident_signs import (
+    GONE_FOR,
+    MILLISECOND,
+    RESTARTS_WITHIN,
+    ClusterSeen,
+    JobSeen,
+)
 from ftdash.flink_clusters.models import (
     FlinkCheckpoint,
     FlinkCheckpointStatus,
@@ -15,13 +22,6 @@ from ftdash.flink_clusters.models import (
     FlinkJob,
 )
 from ftdash.flink_clusters.politeness import SILENT_AFTER
-from ftdash.flink_clusters.trouble import (
-    GONE_FOR,
-    MILLISECOND,
-    RESTARTS_WITHIN,
-    ClusterSeen,
-    JobSeen,
-)
 
 CHECKPOINTS_SEEN = 50
 INTERVAL_MAX_MS = timedelta(days=365) // MILLISECOND
