@@ -1,7 +1,7 @@
-"""Checks a whole installation, and says how to cure each trouble that it finds.
+"""Checks a whole installation, and says how to cure each problem that it finds.
 
 Every check looks at one part and answers with a `Diagnosis`; none of them repairs anything. A check
-that depends on a broken part is skipped, so that one trouble gives one finding. The health
+that depends on a broken part is skipped, so that one problem gives one finding. The health
 addresses in `health` ask the same functions, but do not show the answers.
 """
 

@@ -21,7 +21,7 @@ from pipelines.domain.errors import FailureKind
 
 
 class Cause(StrEnum):
-    """A kind of failure, or trouble that is seen without one."""
+    """A kind of failure, or a problem that is seen without one."""
 
     FUNCTION = FailureKind.FUNCTION.value
     MALFORMED_RECORD = FailureKind.MALFORMED_RECORD.value
@@ -155,7 +155,7 @@ class Advice:
     title: str  # the incident in a few words
     cure: str  # one sentence or two, in the imperative
     place: Place = Place.NOWHERE
-    recovers_alone: bool = False  # the run continues by itself once the trouble is over
+    recovers_alone: bool = False  # the run continues by itself once the problem is over
     meanwhile: str = ""  # what the run does, or what comes after the cure
     steps: tuple[Step, ...] = ()  # the best first; which of them are possible depends on the run
 

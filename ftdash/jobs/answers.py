@@ -96,7 +96,7 @@ class SubtaskView:
     window_bytes: int | None = None  # what each of its channels may hold
     stands_ms: int | None = None  # how long author's code has held it
     stands_at: str = ""  # the line of that code
-    source_problem: str = ""  # the system of a source that does not answer
+    trouble: str = ""  # a source whose system does not answer; its name in the API
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

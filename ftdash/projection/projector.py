@@ -119,8 +119,8 @@ class Projector:
             if self._is_due():
                 # first: a projector that was away is no sign of an incident
                 _record_heartbeat(runs)
-                if trouble := _judge_incidents():
-                    _record_heartbeat(runs, trouble)
+                if problem := _judge_incidents():
+                    _record_heartbeat(runs, problem)
         except (OperationalError, InterfaceError) as error:
             log.warning("The database cannot be written now, going on: %s", error)
             return 0
@@ -294,7 +294,7 @@ def _judge_incidents() -> str:
     return ""
 
 
-def _record_heartbeat(runs: Iterable[Run], trouble: str = "") -> None:
+def _record_heartbeat(runs: Iterable[Run], problem: str = "") -> None:
     """`runs` are those that were just folded."""
     names = Run.objects.exclude(projection_error="").values_list("run_id", flat=True)
     stopped = ", ".join(names)
@@ -304,7 +304,7 @@ def _record_heartbeat(runs: Iterable[Run], trouble: str = "") -> None:
     row = {
         "at": timezone.now(),
         "pid": os.getpid(),
-        "note": " ".join(filter(None, (sentence, trouble))),
+        "note": " ".join(filter(None, (sentence, problem))),
         "unread_since": min((each for each in unread if each is not None), default=None),
     }
     Heartbeat.objects.update_or_create(name=HeartbeatName.PROJECTOR, defaults=row)

@@ -1,4 +1,4 @@
-"""`ftdash doctor`: checks this installation, and says how to cure each trouble.
+"""`ftdash doctor`: checks this installation, and says how to cure each problem.
 
 Exit status 0: all is well, or there are warnings; 1: something is broken.
 """
