@@ -140,7 +140,7 @@ def unpack(path: Path, directory: Path) -> None:
 
 def _check_database_answers() -> None:
     found = doctor.database()
-    if found.verdict is doctor.Verdict.BROKEN:
+    if found.verdict is doctor.PartState.BROKEN:
         raise Rejected(f"The database cannot be used. {found.finding} {found.cure}")
 
 

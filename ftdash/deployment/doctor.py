@@ -49,7 +49,7 @@ KEEPS_EVERYTHING = "noeviction"
 MIGRATIONS = "migrations"
 
 
-class Verdict(StrEnum):
+class PartState(StrEnum):
     WELL = "well"
     WARNING = "warning"  # it works, but not for long, or not for everyone
     BROKEN = "broken"  # something does not work
@@ -59,21 +59,21 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """The finding about one part. `cure` is empty if the part is well."""
 
     part: str
-    verdict: Verdict
+    verdict: PartState
     finding: str
     cure: str = ""
 
 
 def well(part: str, finding: str) -> Diagnosis:
-    return Diagnosis(part, Verdict.WELL, finding)
+    return Diagnosis(part, PartState.WELL, finding)
 
 
 def broken(part: str, finding: str, cure: str) -> Diagnosis:
-    return Diagnosis(part, Verdict.BROKEN, finding, cure)
+    return Diagnosis(part, PartState.BROKEN, finding, cure)
 
 
 def warning(part: str, finding: str, cure: str) -> Diagnosis:
-    return Diagnosis(part, Verdict.WARNING, finding, cure)
+    return Diagnosis(part, PartState.WARNING, finding, cure)
 
 
 def sentence(found: Diagnosis) -> str:
@@ -87,16 +87,16 @@ def examine() -> Iterator[Diagnosis]:
     yield secret_key()
     found = database()
     yield found
-    if found.verdict is Verdict.BROKEN:
+    if found.verdict is PartState.BROKEN:
         migrated = found
     else:
         migrated = migrations()
         yield migrated
     broker = queue()
     yield broker
-    if broker.verdict is not Verdict.BROKEN:
+    if broker.verdict is not PartState.BROKEN:
         yield worker()
-    if migrated.verdict is Verdict.WELL:
+    if migrated.verdict is PartState.WELL:
         yield key_in_use()
         yield clock()
         seen = observe()

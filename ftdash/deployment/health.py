@@ -36,11 +36,11 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
 def is_ready() -> bool:
     for look in (doctor.database, doctor.queue, doctor.migrations):
-        if look().verdict is doctor.Verdict.BROKEN:
+        if look().verdict is doctor.PartState.BROKEN:
             return False
     seen = observe()
     found = doctor.projector(seen.projector), doctor.journals(seen)
-    return all(each.verdict is not doctor.Verdict.BROKEN for each in found)
+    return all(each.verdict is not doctor.PartState.BROKEN for each in found)
 
 
 app_name = "health"

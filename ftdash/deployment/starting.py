@@ -39,7 +39,7 @@ def obstacle(name: str, host: str, port: int) -> doctor.Diagnosis | None:
     `host` and `port` are those of the web server.
     """
     found = (look() for look in _looks(name, host, port))
-    return next((each for each in found if each.verdict is doctor.Verdict.BROKEN), None)
+    return next((each for each in found if each.verdict is doctor.PartState.BROKEN), None)
 
 
 def _looks(name: str, host: str, port: int) -> Iterator[Look]:
@@ -125,5 +125,5 @@ def _applied() -> set[tuple[str, str]]:
 
 def _check(*looks: Look) -> None:
     for look in looks:
-        if (found := look()).verdict is doctor.Verdict.BROKEN:
+        if (found := look()).verdict is doctor.PartState.BROKEN:
             raise Rejected(doctor.sentence(found))

@@ -30,7 +30,7 @@ from ftdash.flink_clusters.models import (
     FlinkJob,
 )
 from ftdash.formats import size
-from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
+from ftdash.gameday.models import Fault, GameDay, GameDayState, GameDayVerdict
 from ftdash.incidents.causes import ADVICE, Cause
 from ftdash.incidents.models import Incident
 from ftdash.jobs.damage import text_of
@@ -278,7 +278,7 @@ def _audit(row: Audit) -> Description:
 
 
 def _game_day(row: GameDay) -> Description:
-    label = Verdict(row.verdict).label if row.verdict else GameDayState(row.state).label
+    label = GameDayVerdict(row.verdict).label if row.verdict else GameDayState(row.state).label
     slot = f", slot {row.slot}" if row.slot is not None else ""
     what = f"game day {row.pk}: {Fault(row.fault).label}{slot}"
     return Description(what, _ended(label, row.why), row.reason)

@@ -40,7 +40,7 @@ class GameDayState(models.TextChoices):
     ENDED = "ENDED", "ended"
 
 
-class Verdict(models.TextChoices):
+class GameDayVerdict(models.TextChoices):
     PASSED = "PASSED", "passed"
     FAILED = "FAILED", "failed"
     UNPROVEN = "UNPROVEN", "not proven"
@@ -75,7 +75,7 @@ class GameDay(models.Model):
     watched_at = models.DateTimeField(null=True)  # a worker watched again after the kill of one
     audit = models.ForeignKey(Audit, null=True, on_delete=models.SET_NULL, related_name="+")
     ended_at = models.DateTimeField(null=True)
-    verdict = models.CharField(max_length=12, choices=Verdict, default="")
+    verdict = models.CharField(max_length=12, choices=GameDayVerdict, default="")
     why = models.TextField(default="")  # the verdict, in one sentence
     seen = models.JSONField(null=True)  # scoring.Seen as JSON: the basis of the verdict
 

@@ -17,7 +17,7 @@ from django.utils import timezone
 from ftdash.checkpoints.models import COMPLETE, Audit, Checkpoint, CheckpointStatus, SubtaskPhase
 from ftdash.formats import duration
 from ftdash.gameday.injection import KILLED_TWICE, RECOVERY_MOMENTS, SLOW_BY, effect_within
-from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
+from ftdash.gameday.models import Fault, GameDay, GameDayState, GameDayVerdict
 from ftdash.gameday.scoring import EFFECT_WITHIN, AuditFound, Measures, Seen, SinkProof
 from ftdash.jobs.models import (
     OPEN_PHASES,
@@ -42,7 +42,7 @@ class Scored:
 
     pipeline: str
     fault: Fault
-    verdict: Verdict
+    verdict: GameDayVerdict
     ended_at: datetime
     measures: Measures
 
@@ -61,7 +61,7 @@ class Score:
     recovery_ms: float | None
     slowest_recovery_ms: float | None
     last_at: datetime
-    last_verdict: Verdict
+    last_verdict: GameDayVerdict
 
     @property
     def runs(self) -> int:
@@ -80,18 +80,18 @@ def scoreboard(days: Iterable[Scored]) -> list[Score]:
 
 
 def _score(pipeline: str, fault: Fault, days: list[Scored]) -> Score:
-    counts = {verdict: sum(day.verdict is verdict for day in days) for verdict in Verdict}
-    took_effect = [day.measures for day in days if day.verdict is not Verdict.NOT_HAPPENED]
+    counts = {verdict: sum(day.verdict is verdict for day in days) for verdict in GameDayVerdict}
+    took_effect = [day.measures for day in days if day.verdict is not GameDayVerdict.NOT_HAPPENED]
     detections = [each.detection_ms for each in took_effect if each.detection_ms is not None]
     recoveries = [each.recovery_ms for each in took_effect if each.recovery_ms is not None]
     last = max(days, key=lambda day: day.ended_at)
     return Score(
         pipeline=pipeline,
         fault=fault,
-        passed=counts[Verdict.PASSED],
-        failed=counts[Verdict.FAILED],
-        unproven=counts[Verdict.UNPROVEN],
-        not_happened=counts[Verdict.NOT_HAPPENED],
+        passed=counts[GameDayVerdict.PASSED],
+        failed=counts[GameDayVerdict.FAILED],
+        unproven=counts[GameDayVerdict.UNPROVEN],
+        not_happened=counts[GameDayVerdict.NOT_HAPPENED],
         detection_ms=median(detections) if detections else None,
         recovery_ms=median(recoveries) if recoveries else None,
         slowest_recovery_ms=max(recoveries, default=None),
@@ -118,7 +118,7 @@ class GameDayView:
     state: GameDayState
     state_label: str
     why: str
-    verdict: Verdict | None
+    verdict: GameDayVerdict | None
     verdict_label: str
     asked_at: datetime
     injected_at: datetime | None
@@ -186,7 +186,7 @@ def _scored(newest: QuerySet[GameDay]) -> list[Scored]:
         Scored(
             pipeline=row.pipeline.name,
             fault=Fault(row.fault),
-            verdict=Verdict(row.verdict),
+            verdict=GameDayVerdict(row.verdict),
             ended_at=row.ended_at or row.asked_at,
             measures=msgspec.convert(row.seen, Seen).measures,
         )
@@ -207,8 +207,8 @@ def _view(row: GameDay) -> GameDayView:
         state=GameDayState(row.state),
         state_label=str(GameDayState(row.state).label),
         why=row.why,
-        verdict=Verdict(row.verdict) if row.verdict else None,
-        verdict_label=str(Verdict(row.verdict).label) if row.verdict else "",
+        verdict=GameDayVerdict(row.verdict) if row.verdict else None,
+        verdict_label=str(GameDayVerdict(row.verdict).label) if row.verdict else "",
         asked_at=row.asked_at,
         injected_at=row.injected_at,
         ended_at=row.ended_at,

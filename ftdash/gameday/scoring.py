@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ftdash.formats import age
-from ftdash.gameday.models import GameDayState, Verdict
+from ftdash.gameday.models import GameDayState, GameDayVerdict
 from pipelines.domain.status import JobStatus
 
 EFFECT_WITHIN = timedelta(seconds=120)
@@ -80,17 +80,19 @@ class Judgement:
 
     state: GameDayState
     why: str
-    verdict: Verdict | None = None
+    verdict: GameDayVerdict | None = None
 
 
 def judge(seen: Seen) -> Judgement:
     """1. Did it take effect? 2. Has the run recovered and committed? 3. Is the output right?"""
     if seen.refusal:
-        return _ended(Verdict.NOT_HAPPENED, seen.refusal)
+        return _ended(GameDayVerdict.NOT_HAPPENED, seen.refusal)
     if seen.failed_at is None:
         return _before_the_effect(seen)
     if seen.harm:
-        return _ended(Verdict.FAILED, f"The run failed, which it must not for this: {seen.harm}")
+        return _ended(
+            GameDayVerdict.FAILED, f"The run failed, which it must not for this: {seen.harm}"
+        )
     if not _has_recovered(seen):
         return _before_the_recovery(seen, seen.failed_at)
     return _before_the_proof(seen)
@@ -99,10 +101,10 @@ def judge(seen: Seen) -> Judgement:
 def _before_the_effect(seen: Seen) -> Judgement:
     if seen.status.is_terminal:
         why = f"The run was {seen.status} before the fault took effect."
-        return _ended(Verdict.NOT_HAPPENED, why)
+        return _ended(GameDayVerdict.NOT_HAPPENED, why)
     if seen.now > seen.injected_at + seen.effect_within and not seen.may_still_happen:
         within = age(seen.effect_within / timedelta(milliseconds=1))
-        return _ended(Verdict.NOT_HAPPENED, f"Nothing failed within {within}.")
+        return _ended(GameDayVerdict.NOT_HAPPENED, f"Nothing failed within {within}.")
     return Judgement(GameDayState.INJECTED, "Nothing has failed yet.")
 
 
@@ -113,13 +115,15 @@ def _has_recovered(seen: Seen) -> bool:
 
 def _before_the_recovery(seen: Seen, failed_at: datetime) -> Judgement:
     if seen.status is JobStatus.FAILED:
-        return _ended(Verdict.FAILED, "The run did not come back: it failed.")
+        return _ended(GameDayVerdict.FAILED, "The run did not come back: it failed.")
     if seen.status.is_terminal:
-        return _ended(Verdict.UNPROVEN, f"The run was {seen.status} before it could be judged.")
+        return _ended(
+            GameDayVerdict.UNPROVEN, f"The run was {seen.status} before it could be judged."
+        )
     missing = _missing(seen)
     if seen.now > failed_at + RECOVERY_WITHIN:
         within = age(RECOVERY_WITHIN / timedelta(milliseconds=1))
-        return _ended(Verdict.FAILED, f"{missing} within {within} of the failure.")
+        return _ended(GameDayVerdict.FAILED, f"{missing} within {within} of the failure.")
     return Judgement(GameDayState.RECOVERING, f"{missing} yet.")
 
 
@@ -137,15 +141,17 @@ def _before_the_proof(seen: Seen) -> Judgement:
     audit = seen.audit
     if audit is None and seen.successor:
         why = f"Run {seen.successor} took its place before its output was audited."
-        return _ended(Verdict.UNPROVEN, why)
+        return _ended(GameDayVerdict.UNPROVEN, why)
     if audit is None or not audit.is_over:
         if seen.running_at is not None and seen.now > seen.running_at + AUDIT_WITHIN:
-            return _ended(Verdict.UNPROVEN, "The audit of the output did not end in time.")
+            return _ended(GameDayVerdict.UNPROVEN, "The audit of the output did not end in time.")
         return Judgement(GameDayState.AUDITING, "The output is being audited.")
     if audit.is_as_recorded is None:
-        return _ended(Verdict.UNPROVEN, f"The output could not be audited: {audit.problem}")
+        return _ended(GameDayVerdict.UNPROVEN, f"The output could not be audited: {audit.problem}")
     if not audit.is_as_recorded:
-        return _ended(Verdict.FAILED, f"The output is not as recorded: {audit.first_difference}")
+        return _ended(
+            GameDayVerdict.FAILED, f"The output is not as recorded: {audit.first_difference}"
+        )
     return _proven(audit.proofs, seen.committed_checkpoint_id or 0)
 
 
@@ -155,13 +161,13 @@ def _proven(proofs: Iterable[SinkProof], needed: int) -> Judgement:
     behind = [each.sink for each in audited if (each.checkpoint_id or 0) < needed]
     if not audited:
         return _ended(
-            Verdict.UNPROVEN, "None of its sinks can be read again, so nothing is proven."
+            GameDayVerdict.UNPROVEN, "None of its sinks can be read again, so nothing is proven."
         )
     if behind:
         why = f"The audit of {', '.join(behind)} did not come as far as checkpoint {needed}."
-        return _ended(Verdict.UNPROVEN, why)
-    return _ended(Verdict.PASSED, "It recovered, and lost nothing and doubled nothing.")
+        return _ended(GameDayVerdict.UNPROVEN, why)
+    return _ended(GameDayVerdict.PASSED, "It recovered, and lost nothing and doubled nothing.")
 
 
-def _ended(verdict: Verdict, why: str) -> Judgement:
+def _ended(verdict: GameDayVerdict, why: str) -> Judgement:
     return Judgement(GameDayState.ENDED, why, verdict)

@@ -70,7 +70,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class SavedVerdict(msgspec.Struct, frozen=True, kw_only=True):
     is_possible: bool
     findings: list[Said]
 
@@ -90,7 +90,7 @@ class Forked(msgspec.Struct, frozen=True, kw_only=True):
     file_count: int
     size_bytes: int
     output_target: str
-    verdict: Verdict
+    verdict: SavedVerdict
     partitions: int | None = None
     compared_rows: int = 0
 

@@ -63,7 +63,7 @@ class Objection:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ForkVerdict:
     """`findings` are in the order of `Check`."""
 
     findings: tuple[Objection, ...]
@@ -121,12 +121,12 @@ class Question:
     missing_inputs: tuple[str, ...] | None = None
 
 
-def preflight(source: Tree, query: QueryDirectory, target: Tree, question: Question) -> Verdict:
+def preflight(source: Tree, query: QueryDirectory, target: Tree, question: Question) -> ForkVerdict:
     """Reads every file of the batch. Raises Retryable if the storage fails."""
     try:
         batch = committed_batch(query, question.request.batch_id)
     except Rejected as refusal:
-        return Verdict((Objection(Check.POINT, Outcome.REFUSED, str(refusal)),))
+        return ForkVerdict((Objection(Check.POINT, Outcome.REFUSED, str(refusal)),))
     known = examine(query)
     looks = (
         _point(batch),
@@ -140,7 +140,7 @@ def preflight(source: Tree, query: QueryDirectory, target: Tree, question: Quest
         _sink(query, batch, question),
         _target(source, target),
     )
-    return Verdict(tuple(each for look in looks for each in look))
+    return ForkVerdict(tuple(each for look in looks for each in look))
 
 
 def _point(batch: Batch) -> Iterator[Objection]:

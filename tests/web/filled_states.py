@@ -30,7 +30,7 @@ from ftdash.flink_clusters.services import looking
 from ftdash.flink_clusters.services import registration as flink_registration
 from ftdash.flink_clusters.services.registration import Place
 from ftdash.flink_clusters.triggers import TriggerOptions
-from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
+from ftdash.gameday.models import Fault, GameDay, GameDayState, GameDayVerdict
 from ftdash.gameday.scoring import AuditFound, Measures, Seen, SinkProof
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import PointComparison, PointInspection, PointLabel, Run
@@ -116,20 +116,24 @@ def ended_game_days(run: Run) -> None:
         seen, audit=replace(proven, is_as_recorded=False, first_difference="7 rows are gone.")
     )
     _game_day(
-        run, Fault.KILL_DRIVER, Verdict.NOT_HAPPENED, "Nothing failed within 2 min 00 s.", unharmed
+        run,
+        Fault.KILL_DRIVER,
+        GameDayVerdict.NOT_HAPPENED,
+        "Nothing failed within 2 min 00 s.",
+        unharmed,
     )
     why = "The output is not as recorded: 7 rows are gone."
-    _game_day(run, Fault.FULL_DISK, Verdict.FAILED, why, different)
+    _game_day(run, Fault.FULL_DISK, GameDayVerdict.FAILED, why, different)
     _game_day(
         run,
         Fault.KILL_SLOT_ALIGNING,
-        Verdict.PASSED,
+        GameDayVerdict.PASSED,
         "It recovered, and lost nothing and doubled nothing.",
         seen,
     )
 
 
-def _game_day(run: Run, fault: Fault, verdict: Verdict, why: str, seen: Seen) -> None:
+def _game_day(run: Run, fault: Fault, verdict: GameDayVerdict, why: str, seen: Seen) -> None:
     GameDay.objects.create(
         pipeline=run.pipeline,
         run=run,

@@ -271,12 +271,12 @@ def test_a_wrong_clock_is_reported_in_one_sentence(
 def test_the_doctor_names_the_trouble_and_its_cure(
     company_sign_in: Provider, settings: Any
 ) -> None:
-    assert doctor.company_sign_in().verdict is doctor.Verdict.WELL
+    assert doctor.company_sign_in().verdict is doctor.PartState.WELL
 
     settings.OIDC_SECRET = "wrong"
     found = doctor.company_sign_in()
 
-    assert found.verdict is doctor.Verdict.BROKEN
+    assert found.verdict is doctor.PartState.BROKEN
     assert found.cure == "Correct FTDASH_OIDC_CLIENT_ID and FTDASH_OIDC_SECRET."
 
 

@@ -24,7 +24,7 @@ from django.utils import timezone
 
 from ftdash.celery import application
 from ftdash.deployment import doctor
-from ftdash.deployment.doctor import Diagnosis, Verdict
+from ftdash.deployment.doctor import Diagnosis, PartState
 from ftdash.deployment.management.commands import doctor as doctor_command
 from ftdash.deployment.units import Server, install, unit_files
 from ftdash.embedded.installation import free_port
@@ -137,11 +137,11 @@ def test_a_server_is_ready_once_the_projector_has_read_all_old_events(
     Projector().run_once()
 
     assert (lagging.status_code, lagging.content) == (503, b"not ready\n")
-    assert diagnosis.verdict is Verdict.BROKEN
+    assert diagnosis.verdict is PartState.BROKEN
     assert "1 min 05 s old (allowed: 1 min 00 s)" in diagnosis.finding
     assert "journalctl -u ftdash-projector" in diagnosis.cure
     assert Client().get("/readyz").status_code == 200
-    assert found("journals").verdict is Verdict.WELL
+    assert found("journals").verdict is PartState.WELL
 
 
 def test_the_doctor_warns_of_a_stopped_projection_and_the_server_stays_ready(
@@ -156,7 +156,7 @@ def test_the_doctor_warns_of_a_stopped_projection_and_the_server_stays_ready(
 
     diagnosis = found("journals")
 
-    assert diagnosis.verdict is Verdict.WARNING
+    assert diagnosis.verdict is PartState.WARNING
     assert diagnosis.finding == f"The projection of {run.run_id} has stopped."
     assert "--rebuild" in diagnosis.cure
     assert Client().get("/readyz").status_code == 200
@@ -177,7 +177,7 @@ def test_the_doctor_reports_only_the_worker_that_is_not_started(
 
     found = list(doctor.examine())
 
-    troubles = [each for each in found if each.verdict is not Verdict.WELL]
+    troubles = [each for each in found if each.verdict is not PartState.WELL]
     assert [each.part for each in troubles] == ["worker"]  # no test starts one here
     assert len(found) == 15
 
@@ -187,7 +187,7 @@ def test_every_trouble_comes_with_its_cure(installation: Path, settings: Any) ->
     settings.STATIC_ROOT = installation / "nowhere"
     settings.DEBUG = True
 
-    troubles = [each for each in doctor.examine() if each.verdict is not Verdict.WELL]
+    troubles = [each for each in doctor.examine() if each.verdict is not PartState.WELL]
 
     assert {"projector", "static files", "addresses", "people"} <= {each.part for each in troubles}
     assert all(each.finding and each.cure for each in troubles)
@@ -200,7 +200,7 @@ def test_an_unreachable_redis_is_named_without_its_password(
 
     diagnosis = found("Redis")
 
-    assert diagnosis.verdict is Verdict.BROKEN
+    assert diagnosis.verdict is PartState.BROKEN
     assert SECRET not in diagnosis.finding + diagnosis.cure
     assert "worker" not in {each.part for each in doctor.examine()}  # one problem gives one finding
 
@@ -209,16 +209,16 @@ def test_a_redis_that_drops_messages_is_a_warning(installation: Path, settings: 
     with redis.Redis.from_url(settings.REDIS_URL) as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
         try:
-            assert found("Redis").verdict is Verdict.WARNING
+            assert found("Redis").verdict is PartState.WARNING
         finally:
             client.config_set("maxmemory-policy", "noeviction")
-    assert found("Redis").verdict is Verdict.WELL
+    assert found("Redis").verdict is PartState.WELL
 
 
 def test_a_secret_key_that_others_can_read_is_a_warning(installation: Path) -> None:
     (installation / "secret_key").chmod(0o644)
 
-    assert found("secret key").verdict is Verdict.WARNING
+    assert found("secret key").verdict is PartState.WARNING
 
 
 def test_a_disk_that_is_nearly_full_is_a_warning(
@@ -226,7 +226,7 @@ def test_a_disk_that_is_nearly_full_is_a_warning(
 ) -> None:
     monkeypatch.setattr(doctor, "FREE_BYTES_MIN", 1 << 60)
 
-    assert found("home").verdict is Verdict.WARNING
+    assert found("home").verdict is PartState.WARNING
 
 
 def test_missing_migrations_are_named_and_no_check_reads_the_tables(
@@ -236,7 +236,7 @@ def test_missing_migrations_are_named_and_no_check_reads_the_tables(
 
     diagnosis = found("migrations")
 
-    assert diagnosis.verdict is Verdict.BROKEN
+    assert diagnosis.verdict is PartState.BROKEN
     assert "incidents" in diagnosis.finding
     assert "ftdash prepare" in diagnosis.cure
     assert "projector" not in {each.part for each in doctor.examine()}
@@ -245,14 +245,14 @@ def test_missing_migrations_are_named_and_no_check_reads_the_tables(
 @pytest.mark.parametrize(
     ("hosts", "behind_tls", "verdict"),
     [
-        (["127.0.0.1"], False, Verdict.WELL),
-        (["*"], True, Verdict.WARNING),
-        (["ftdash.example.org"], False, Verdict.WARNING),
-        (["ftdash.example.org"], True, Verdict.WELL),
+        (["127.0.0.1"], False, PartState.WELL),
+        (["*"], True, PartState.WARNING),
+        (["ftdash.example.org"], False, PartState.WARNING),
+        (["ftdash.example.org"], True, PartState.WELL),
     ],
 )
 def test_host_names_that_others_can_reach_need_tls(
-    installation: Path, settings: Any, hosts: list[str], behind_tls: bool, verdict: Verdict
+    installation: Path, settings: Any, hosts: list[str], behind_tls: bool, verdict: PartState
 ) -> None:
     settings.ALLOWED_HOSTS, settings.BEHIND_TLS = hosts, behind_tls
 

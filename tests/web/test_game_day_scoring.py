@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ftdash.gameday.models import Fault, GameDayState, Verdict
+from ftdash.gameday.models import Fault, GameDayState, GameDayVerdict
 from ftdash.gameday.queries import Scored, scoreboard
 from ftdash.gameday.scoring import (
     AUDIT_WITHIN,
@@ -71,13 +71,13 @@ PROVEN = replace(COMMITTED, audit=RIGHT)
         (
             PROVEN,
             GameDayState.ENDED,
-            Verdict.PASSED,
+            GameDayVerdict.PASSED,
             "It recovered, and lost nothing and doubled nothing.",
         ),
     ],
 )
 def test_a_game_day_goes_from_its_fault_to_its_proof(
-    seen: Seen, state: GameDayState, verdict: Verdict | None, why: str
+    seen: Seen, state: GameDayState, verdict: GameDayVerdict | None, why: str
 ) -> None:
     judgement = judge(seen)
 
@@ -95,7 +95,7 @@ def test_a_game_day_goes_from_its_fault_to_its_proof(
 def test_a_fault_without_effect_counts_as_not_happened(change: dict[str, Any], why: str) -> None:
     judgement = judge(replace(INJECTED, **change))
 
-    assert (judgement.verdict, judgement.why) == (Verdict.NOT_HAPPENED, why)
+    assert (judgement.verdict, judgement.why) == (GameDayVerdict.NOT_HAPPENED, why)
 
 
 def test_the_verdict_waits_while_the_driver_may_still_act() -> None:
@@ -104,7 +104,7 @@ def test_the_verdict_waits_while_the_driver_may_still_act() -> None:
 
     assert judge(late).verdict is None
     answered = judge(replace(late, may_still_happen=False, refusal=why))
-    assert (answered.verdict, answered.why) == (Verdict.NOT_HAPPENED, why)
+    assert (answered.verdict, answered.why) == (GameDayVerdict.NOT_HAPPENED, why)
 
 
 def test_a_fault_that_takes_longer_by_design_is_given_longer() -> None:
@@ -134,7 +134,7 @@ def test_a_fault_that_takes_longer_by_design_is_given_longer() -> None:
 def test_a_run_that_does_not_recover_or_has_wrong_output_has_failed(seen: Seen, why: str) -> None:
     judgement = judge(seen)
 
-    assert (judgement.verdict, judgement.why) == (Verdict.FAILED, why)
+    assert (judgement.verdict, judgement.why) == (GameDayVerdict.FAILED, why)
 
 
 @pytest.mark.parametrize(
@@ -169,11 +169,11 @@ def test_a_run_that_does_not_recover_or_has_wrong_output_has_failed(seen: Seen, 
 def test_a_recovery_without_a_proof_is_unproven(seen: Seen, why: str) -> None:
     judgement = judge(seen)
 
-    assert (judgement.verdict, judgement.why) == (Verdict.UNPROVEN, why)
+    assert (judgement.verdict, judgement.why) == (GameDayVerdict.UNPROVEN, why)
 
 
 def test_a_run_that_finished_after_recovery_is_judged_like_a_running_one() -> None:
-    assert judge(replace(PROVEN, status=JobStatus.FINISHED)).verdict is Verdict.PASSED
+    assert judge(replace(PROVEN, status=JobStatus.FINISHED)).verdict is GameDayVerdict.PASSED
 
 
 def test_the_observations_behind_a_verdict_can_be_stored_and_read_again() -> None:
@@ -242,14 +242,14 @@ def test_a_recovery_from_the_beginning_and_further_failures_are_reported() -> No
 
 
 def test_the_score_has_a_line_per_fault_with_medians_of_effective_faults() -> None:
-    never = scored(Verdict.NOT_HAPPENED, recovery_ms=5_000.0, detection_ms=5_000.0)
+    never = scored(GameDayVerdict.NOT_HAPPENED, recovery_ms=5_000.0, detection_ms=5_000.0)
     days = [
-        scored(Verdict.PASSED, recovery_ms=100.0, detection_ms=1.0),
-        scored(Verdict.FAILED, recovery_ms=900.0, detection_ms=3.0, later=3),
-        scored(Verdict.UNPROVEN, recovery_ms=200.0, detection_ms=2.0),
+        scored(GameDayVerdict.PASSED, recovery_ms=100.0, detection_ms=1.0),
+        scored(GameDayVerdict.FAILED, recovery_ms=900.0, detection_ms=3.0, later=3),
+        scored(GameDayVerdict.UNPROVEN, recovery_ms=200.0, detection_ms=2.0),
         never,
-        scored(Verdict.PASSED, fault=Fault.KILL_DRIVER, recovery_ms=None, detection_ms=None),
-        scored(Verdict.PASSED, pipeline="a", recovery_ms=5.0, detection_ms=None),
+        scored(GameDayVerdict.PASSED, fault=Fault.KILL_DRIVER, recovery_ms=None, detection_ms=None),
+        scored(GameDayVerdict.PASSED, pipeline="a", recovery_ms=5.0, detection_ms=None),
     ]
 
     first, slot, driver = scoreboard(reversed(days))
@@ -264,7 +264,7 @@ def test_the_score_has_a_line_per_fault_with_medians_of_effective_faults() -> No
         1,
     )
     assert (slot.detection_ms, slot.recovery_ms, slot.slowest_recovery_ms) == (2.0, 200.0, 900.0)
-    assert (slot.last_verdict, slot.last_at) == (Verdict.FAILED, AT + 3 * SECOND)
+    assert (slot.last_verdict, slot.last_at) == (GameDayVerdict.FAILED, AT + 3 * SECOND)
     assert (driver.runs, driver.recovery_ms, driver.slowest_recovery_ms) == (1, None, None)
 
 
@@ -273,7 +273,7 @@ def test_without_game_days_the_scoreboard_is_empty() -> None:
 
 
 def scored(
-    verdict: Verdict,
+    verdict: GameDayVerdict,
     *,
     recovery_ms: float | None,
     detection_ms: float | None,

@@ -29,7 +29,7 @@ from ftdash.gameday.injection import (
     identity_of,
     release,
 )
-from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
+from ftdash.gameday.models import Fault, GameDay, GameDayState, GameDayVerdict
 from ftdash.gameday.queries import NOT_AUDITED, GameDayView
 from ftdash.jobs.models import Pipeline, Request, RequestPhase, Run
 from ftdash.metrics.models import Heartbeat, HeartbeatName
@@ -121,7 +121,7 @@ def test_a_killed_slot_is_followed_until_an_audit_gives_the_verdict() -> None:
     audited(Audit.objects.get(), up_to=3)
     day = carried_on(key)
 
-    assert (day.state, day.verdict) == (GameDayState.ENDED, Verdict.PASSED)
+    assert (day.state, day.verdict) == (GameDayState.ENDED, GameDayVerdict.PASSED)
     assert day.measures.detection_ms == 12.0
     assert day.measures.recovery_ms == 300.0
     assert (day.measures.restored_checkpoint_id, day.measures.records_replayed) == (2, 1234)
@@ -138,7 +138,7 @@ def test_output_that_differs_from_the_record_fails_despite_a_good_recovery() -> 
     day = carried_on(key)
 
     assert (day.verdict, day.why) == (
-        Verdict.FAILED,
+        GameDayVerdict.FAILED,
         f"The output is not as recorded: {DIFFERENCE.what}",
     )
 
@@ -153,7 +153,7 @@ def test_a_replaced_run_stays_unproven_and_no_audit_is_started() -> None:
 
     day = carried_on(key)
 
-    assert (day.state, day.verdict) == (GameDayState.ENDED, Verdict.UNPROVEN)
+    assert (day.state, day.verdict) == (GameDayState.ENDED, GameDayVerdict.UNPROVEN)
     assert day.why == "Run flights-2 took its place before its output was audited."
     assert not Audit.objects.exists()
 
@@ -166,7 +166,7 @@ def test_an_audit_under_way_is_awaited_when_another_run_begins() -> None:
 
     audited(Audit.objects.get(), up_to=3)
 
-    assert carried_on(key).verdict is Verdict.PASSED
+    assert carried_on(key).verdict is GameDayVerdict.PASSED
 
 
 def test_an_audit_begun_before_the_recovery_does_not_prove_it() -> None:
@@ -189,7 +189,7 @@ def test_a_proof_of_the_previous_run_does_not_count() -> None:
     key, _ = recovered()
     audited(Audit.objects.get(), up_to=3, of_run="flights-0")
 
-    assert carried_on(key).verdict is Verdict.UNPROVEN
+    assert carried_on(key).verdict is GameDayVerdict.UNPROVEN
 
 
 def test_a_kill_that_the_driver_refuses_did_not_happen() -> None:
@@ -200,7 +200,10 @@ def test_a_kill_that_the_driver_refuses_did_not_happen() -> None:
 
     day = carried_on(key)
 
-    assert (day.verdict, day.why) == (Verdict.NOT_HAPPENED, "It ended before slot 0 aligned.")
+    assert (day.verdict, day.why) == (
+        GameDayVerdict.NOT_HAPPENED,
+        "It ended before slot 0 aligned.",
+    )
     assert Request.objects.get().command.parameters["moment"] == "aligning"
 
 
@@ -237,7 +240,7 @@ def test_a_game_day_does_not_end_while_a_kill_may_still_happen(fault: Fault) -> 
     day = carried_on(key)
 
     assert (waits.state, waits.verdict) == (GameDayState.INJECTED, None)
-    assert (day.verdict, day.why) == (Verdict.NOT_HAPPENED, why)
+    assert (day.verdict, day.why) == (GameDayVerdict.NOT_HAPPENED, why)
 
 
 def test_a_kill_that_was_never_delivered_ends_as_withdrawn() -> None:
@@ -251,7 +254,7 @@ def test_a_kill_that_was_never_delivered_ends_as_withdrawn() -> None:
     drivers.end_overdue()
 
     day = carried_on(key)
-    assert day.verdict is Verdict.NOT_HAPPENED
+    assert day.verdict is GameDayVerdict.NOT_HAPPENED
     assert "it was withdrawn" in day.why
 
 
@@ -355,7 +358,7 @@ def test_a_frozen_slot_is_continued_when_the_run_is_cancelled(
     wait_until(lambda: slot.status() == psutil.STATUS_STOPPED)
     fold(story.wait(50).ended(JobStatus.CANCELED))
 
-    assert carried_on(key).verdict is Verdict.NOT_HAPPENED
+    assert carried_on(key).verdict is GameDayVerdict.NOT_HAPPENED
     wait_until(lambda: slot.status() != psutil.STATUS_STOPPED)
 
 
@@ -397,7 +400,7 @@ def test_a_slot_that_cannot_write_is_released_once_a_checkpoint_failed(
     assert carried_on(key).state is GameDayState.AUDITING
     audited(Audit.objects.get(), up_to=4)
     day = carried_on(key)
-    assert day.verdict is Verdict.PASSED
+    assert day.verdict is GameDayVerdict.PASSED
     assert (day.measures.detection_ms, day.measures.recovery_ms) == (70.0, None)
     assert day.measures.checkpoints_lost == 1
     assert day.seen is not None
@@ -452,7 +455,7 @@ def test_slow_storage_of_a_slot_shows_in_its_uploads_and_the_run_continues() -> 
 
     assert isinstance(command, SlowSlot)
     assert (command.slot, command.delay_ms, command.for_ms) == (1, 3_000, 330_000)
-    assert day.verdict is Verdict.PASSED
+    assert day.verdict is GameDayVerdict.PASSED
     assert day.seen is not None
     assert day.seen.cause == (
         "Slot 1 took 3.10 s to upload delays for checkpoint 4, and the run went on."
@@ -515,7 +518,7 @@ def test_another_worker_takes_over_from_a_killed_one_and_the_run_continues(
 
     assert unwatched.why == "No worker watches yet."
     assert (day.verdict, day.why) == (
-        Verdict.PASSED,
+        GameDayVerdict.PASSED,
         "It recovered, and lost nothing and doubled nothing.",
     )
     assert day.seen is not None
@@ -537,7 +540,7 @@ def test_a_run_that_fails_after_its_worker_was_killed_has_not_passed(
 
     day = carried_on(key)
 
-    assert day.verdict is Verdict.FAILED
+    assert day.verdict is GameDayVerdict.FAILED
     assert day.why.startswith("The run failed, which it must not for this: Slot 1 (pid 101)")
 
 
@@ -595,7 +598,7 @@ def test_a_process_that_is_not_a_worker_is_not_killed(
     services.carry_on(key)
 
     day = carried_on(key)
-    assert (day.verdict, day.why) == (Verdict.NOT_HAPPENED, why.format(pid=pid))
+    assert (day.verdict, day.why) == (GameDayVerdict.NOT_HAPPENED, why.format(pid=pid))
 
 
 @pytest.mark.parametrize("fault", [Fault.KILL_DRIVER, Fault.FREEZE_SLOT])
@@ -610,7 +613,7 @@ def test_a_process_of_another_run_is_left_alone(
     services.carry_on(key)
 
     day = carried_on(key)
-    assert (day.verdict, "nothing was done" in day.why) == (Verdict.NOT_HAPPENED, True)
+    assert (day.verdict, "nothing was done" in day.why) == (GameDayVerdict.NOT_HAPPENED, True)
     assert stranger.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
 
 
@@ -631,7 +634,7 @@ def test_a_missing_process_is_reported_and_the_fault_did_not_happen(
     services.carry_on(key)
 
     day = carried_on(key)
-    assert day.verdict is Verdict.NOT_HAPPENED
+    assert day.verdict is GameDayVerdict.NOT_HAPPENED
     assert told in day.why
 
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from ftdash.gameday import services
 from ftdash.gameday.management.commands import gameday
-from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
+from ftdash.gameday.models import Fault, GameDay, GameDayState, GameDayVerdict
 from ftdash.gameday.scoring import Measures, Seen
 from ftdash.jobs.models import Pipeline, Request
 from ftdash.projection.projector import Projector
@@ -46,9 +46,9 @@ def test_before_the_first_game_day_the_page_says_what_to_do(operator: Client) ->
 
 def test_an_operator_reads_the_score_but_gets_no_link_to_start(operator: Client) -> None:
     running()
-    ended(Verdict.PASSED)
-    ended(Verdict.FAILED)
-    ended(Verdict.NOT_HAPPENED)
+    ended(GameDayVerdict.PASSED)
+    ended(GameDayVerdict.FAILED)
+    ended(GameDayVerdict.NOT_HAPPENED)
 
     words, page = words_of(operator, "/game-day/"), text_of(operator, "/game-day/")
 
@@ -78,7 +78,7 @@ def test_a_game_day_under_way_is_shown_with_its_progress(operator: Client, addre
 
 def test_the_page_of_a_game_day_shows_its_findings_and_phases(operator: Client) -> None:
     running()
-    key = ended(Verdict.PASSED)
+    key = ended(GameDayVerdict.PASSED)
 
     words = words_of(operator, f"/game-day/{key}/")
 
@@ -105,7 +105,7 @@ def test_unknown_names_are_not_found(operator: Client, address: str) -> None:
 
 def test_an_admin_starts_a_game_day_after_reading_what_is_at_stake(admin: Client) -> None:
     running()
-    ended(Verdict.PASSED)
+    ended(GameDayVerdict.PASSED)
     assert f'href="{START}"' in text_of(admin, "/game-day/")
     asking = words_of(admin, START)
 
@@ -224,7 +224,7 @@ def test_the_command_follows_a_game_day_to_its_verdict(monkeypatch: pytest.Monke
         call_command("gameday", "flights", "kill-slot", "--slot", "5")
     with pytest.raises(CommandError, match="did not happen: ") as missed:
         call_command("gameday", "flights", "kill-driver", stdout=StringIO(), stderr=StringIO())
-    GameDay.objects.update(verdict=Verdict.PASSED)
+    GameDay.objects.update(verdict=GameDayVerdict.PASSED)
     out = StringIO()
     call_command("gameday", "flights", "--list", "--json", stdout=out)
 
@@ -244,7 +244,10 @@ def test_the_command_prints_a_passed_game_day_and_ends_without_an_error(
 
     def pass_it(_: float) -> None:
         GameDay.objects.update(
-            state=GameDayState.ENDED, verdict=Verdict.PASSED, seen=seen(), ended_at=timezone.now()
+            state=GameDayState.ENDED,
+            verdict=GameDayVerdict.PASSED,
+            seen=seen(),
+            ended_at=timezone.now(),
         )
 
     monkeypatch.setattr(gameday.time, "sleep", pass_it)
@@ -276,7 +279,7 @@ def seen() -> object:
     )
 
 
-def ended(verdict: Verdict) -> int:
+def ended(verdict: GameDayVerdict) -> int:
     pipeline = Pipeline.objects.get()
     now = timezone.now()
     return GameDay.objects.create(

@@ -18,7 +18,7 @@ from ftdash.watching.models import QueryWork, WatchedQuery, WorkKind
 from ftdash.watching.reading import check_place, place_of
 from ftdash.watching.services import savepoints, work
 from ftdash.watching.services.state import asked_of_spark
-from ftdash.watching.work_requests import Dealt, Forked, Rewind, Said, Verdict
+from ftdash.watching.work_requests import Dealt, Forked, Rewind, Said, SavedVerdict
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import scheme_of
 from pipelines.storage.roots import StorageRoots
@@ -266,7 +266,7 @@ def _trees(row: QueryWork, rewind: Rewind) -> _Trees:
     return _Trees(source, directory, tree_at(rewind.target, roots), output, output_target)
 
 
-def _verdict(rewind: Rewind, trees: _Trees) -> Verdict:
+def _verdict(rewind: Rewind, trees: _Trees) -> SavedVerdict:
     question = Question(
         request=ForkRequest(batch_id=rewind.batch_id, boundaries=rewind.boundaries),
         output=rewind.output,
@@ -276,7 +276,7 @@ def _verdict(rewind: Rewind, trees: _Trees) -> Verdict:
         missing_inputs=_missing_inputs(trees, rewind.batch_id),
     )
     found = judging.preflight(trees.source, trees.query, trees.target, question)
-    return Verdict(
+    return SavedVerdict(
         is_possible=found.is_possible,
         findings=[
             Said(check=each.check.value, outcome=each.outcome.value, text=each.text)

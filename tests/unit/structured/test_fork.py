@@ -21,12 +21,12 @@ from pipelines.structured.fork import (
 from pipelines.structured.formats import SourceKind, StateSchema, log_entries_of
 from pipelines.structured.preflight import (
     Check,
+    ForkVerdict,
     Outcome,
     Output,
     PlanDescription,
     PlannedOperator,
     Question,
-    Verdict,
     preflight,
 )
 from pipelines.structured.query import QueryDirectory
@@ -407,14 +407,14 @@ def saved(made: Written, target: Path, *, keeps_next: bool = False) -> Savepoint
     return take_savepoint(tree, query, LocalTree(target), request)
 
 
-def asked(made: Written, home: Path, **changes: object) -> Verdict:
+def asked(made: Written, home: Path, **changes: object) -> ForkVerdict:
     usual = {"request": ForkRequest(batch_id=7), "output": Output.NEW, "begins_output": True}
     given = {**usual, **changes}
     tree, query = look(made)
     return preflight(tree, query, LocalTree(home / "fork"), Question(**given))  # type: ignore[arg-type]
 
 
-def refusals(verdict: Verdict) -> list[Check]:
+def refusals(verdict: ForkVerdict) -> list[Check]:
     return [each.check for each in verdict.findings if each.outcome is Outcome.REFUSED]
 
 

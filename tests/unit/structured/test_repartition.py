@@ -9,7 +9,7 @@ import pytest
 from pipelines.storage.trees import LocalTree
 from pipelines.structured.directory import read_tree
 from pipelines.structured.fork import Boundaries, ForkRequest
-from pipelines.structured.preflight import Check, Outcome, Output, Question, Verdict, preflight
+from pipelines.structured.preflight import Check, ForkVerdict, Outcome, Output, Question, preflight
 from pipelines.structured.repartition import refusals
 from tests.structured_directories import Traits, Written, write_query
 
@@ -71,7 +71,7 @@ def test_an_operator_with_files_in_only_one_partition_is_refused(tmp_path: Path)
     assert "works in one partition" in text
 
 
-def asked(made: Written, home: Path, **changes: object) -> Verdict:
+def asked(made: Written, home: Path, **changes: object) -> ForkVerdict:
     tree = LocalTree(made.checkpoint)
     query = read_tree(tree, LocalTree(made.output))
     given = {"request": ForkRequest(batch_id=7), "output": Output.NEW, "partitions": 3}

@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ftdash.command_line.tables import WIDTH_OF_FILES
-from ftdash.deployment.doctor import Diagnosis, Verdict, examine
+from ftdash.deployment.doctor import Diagnosis, PartState, examine
 
-STYLES = {Verdict.WELL: "green", Verdict.WARNING: "yellow", Verdict.BROKEN: "bold red"}
+STYLES = {PartState.WELL: "green", PartState.WARNING: "yellow", PartState.BROKEN: "bold red"}
 
 
 class Command(BaseCommand):
@@ -34,7 +34,7 @@ class Command(BaseCommand):
             self.stdout.write(msgspec.json.encode(found).decode())
         else:
             found = list(self._shown(examine()))
-        if any(each.verdict is Verdict.BROKEN for each in found):
+        if any(each.verdict is PartState.BROKEN for each in found):
             sys.exit(1)
 
     def _shown(self, examined: Iterator[Diagnosis]) -> Iterator[Diagnosis]:

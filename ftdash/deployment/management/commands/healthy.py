@@ -22,7 +22,7 @@ class Command(BaseCommand):
         parser.add_argument("name", choices=NAMES, help="of the process")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if (found := doctor.database()).verdict is doctor.Verdict.BROKEN:
+        if (found := doctor.database()).verdict is doctor.PartState.BROKEN:
             pass
         elif options["name"] == "worker":
             found = doctor.worker()
@@ -30,6 +30,6 @@ class Command(BaseCommand):
             found = doctor.beat(observe().reconcile)
         else:
             found = doctor.projector(observe().projector)
-        if found.verdict is doctor.Verdict.BROKEN:
+        if found.verdict is doctor.PartState.BROKEN:
             raise CommandError(f"{found.finding} {found.cure}", returncode=1)
         self.stdout.write(found.finding)

@@ -14,7 +14,7 @@ from django.core.management.base import CommandError
 from django.utils import timezone
 
 from ftdash.gameday import queries, services
-from ftdash.gameday.models import Fault, Verdict
+from ftdash.gameday.models import Fault, GameDayVerdict
 from ftdash.gameday.queries import GameDayView
 from ftdash.gameday.scoring import AUDIT_WITHIN, EFFECT_WITHIN, RECOVERY_WITHIN
 from ftdash.installed_command import InstalledCommand
@@ -53,7 +53,7 @@ class Command(InstalledCommand):
         except Rejected as refusal:
             raise CommandError(str(refusal), returncode=2) from refusal
         self._show([day], options["json"])
-        if day.verdict is not Verdict.PASSED:
+        if day.verdict is not GameDayVerdict.PASSED:
             raise CommandError(f"{day.verdict_label or 'no verdict'}: {day.why}", returncode=1)
 
     def _followed(self, key: int, *, told: bool) -> GameDayView:
