@@ -728,7 +728,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "a Kafka client that is fenced amid a transaction ends without damage to its process": (
         Mutant(
             "pipelines/connectors/kafka/producer.py",
-            "            keeping.start()\n",
+            "            self._ended.put((time.monotonic() + ANSWERS_S, self._client))\n",
             "",
             (
                 "tests/unit/connectors/kafka/test_producer.py::"

@@ -7,13 +7,15 @@ partition. It does not decide when a transaction ends.
 """
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from threading import Timer
+from functools import cache, partial
+from queue import SimpleQueue
+from threading import Thread
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -29,6 +31,7 @@ PARTITIONER = "murmur2_random"
 """By key like Java's clients, to agree with other writers; without a key, batches take turns."""
 
 Blobs = list[bytes | None]
+EndedClients = SimpleQueue[tuple[float, Producer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +232,28 @@ class KafkaOutput:
         return self.address.translated(error)
 
 
+@cache
+def ended_clients() -> EndedClients:
+    """Returns the queue of clients to keep, each until a time of the monotonic clock.
+
+    A thread of this process drops them. When the process ends they just stay: its thread was there
+    before, because a process that is ending can no longer start one.
+    """
+    clients: EndedClients = SimpleQueue()
+    Thread(target=_drop_in_time, args=[clients], daemon=True).start()
+    return clients
+
+
+def _drop_in_time(clients: EndedClients) -> None:
+    while True:
+        _drop_next(clients)
+
+
+def _drop_next(clients: EndedClients) -> None:
+    until_s, _client = clients.get()
+    time.sleep(max(0.0, until_s - time.monotonic()))
+
+
 class TransactionalProducer:
     """Guarantee: when `flush` returns, the broker has every record; otherwise `flush` raises.
 
@@ -241,6 +266,7 @@ class TransactionalProducer:
         self._problem: KafkaError | None = None
         self._has_unanswered = False
         self._widest_bytes = 1.0  # of the records that wait
+        self._ended = ended_clients()
         delivery = min(DELIVERY, output.timeout / 2)
         self._delivery_s = delivery.total_seconds()
         with output.address.settings_are_understood():
@@ -320,9 +346,7 @@ class TransactionalProducer:
         if self._has_unanswered:
             with suppress(KafkaException, SystemError):
                 self._client.purge(in_flight=False)
-            keeping = Timer(ANSWERS_S, len, [self._client])
-            keeping.daemon = True
-            keeping.start()
+            self._ended.put((time.monotonic() + ANSWERS_S, self._client))
 
     def _queue(self, columns: list[Blobs]) -> None:
         """Loops over the records in C: a Python loop would double the cost."""

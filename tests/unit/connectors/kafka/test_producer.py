@@ -1,10 +1,12 @@
 """Errors of a Kafka client without a broker, as errors of the engine."""
 
 import gc
-import threading
+import subprocess
+import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,14 +15,25 @@ from confluent_kafka import KafkaError, KafkaException
 
 from pipelines.connectors.kafka import producer as producer_module
 from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
-from pipelines.connectors.kafka.producer import KafkaOutput, RecordForm, TransactionalProducer
+from pipelines.connectors.kafka.producer import (
+    KafkaOutput,
+    RecordForm,
+    TransactionalProducer,
+    ended_clients,
+)
 from pipelines.connectors.kafka.reader import TopicsReader
 from pipelines.connectors.kafka.values import RawValues
 from pipelines.domain.errors import Rejected, Retryable
 from tests.polling import wait_until
 
+ROOT = Path(__file__).parents[4]
 ADDRESS = KafkaAddress("broker:9092")
 OUTPUT = KafkaOutput(ADDRESS, "views", RecordForm(), timedelta(minutes=1))
+
+
+@pytest.fixture(autouse=True)
+def no_client_of_another_test_is_kept() -> None:
+    ended_clients.cache_clear()
 
 
 def test_a_full_client_queue_is_retryable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,10 +101,7 @@ def test_a_client_whose_producer_ends_amid_a_transaction_is_kept_for_answers(
 
     del producer
 
-    (keeping,) = timers()
     found = client()
-    assert keeping.interval == producer_module.ANSWERS_S
-    assert keeping.daemon, "the process would not end before it"
     assert found is not None
     assert found.purged == ["what is queued"]
 
@@ -116,6 +126,20 @@ def test_a_client_ends_once_it_was_kept_for_answers(monkeypatch: pytest.MonkeyPa
     del producer
 
     wait_until(lambda: client() is None)
+
+
+def test_a_process_that_ends_amid_a_transaction_ends_at_once() -> None:
+    """It cannot start a thread any more when its last producer ends."""
+    amid = (
+        "from tests.unit.connectors.kafka import test_producer as tests\n"
+        "tests.producer_module.Producer = tests.TakingClient\n"
+        "producer = tests.TransactionalProducer(tests.OUTPUT, 'ours')\n"
+        "producer.write(tests.pa.record_batch({'id': [1]}))\n"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", amid], cwd=ROOT, timeout=60, check=False)
+
+    assert ended.returncode == 0
 
 
 @pytest.mark.parametrize("last", ["flush", "abandon"])
@@ -163,18 +187,6 @@ def writing(client: "type[TakingClient]", monkeypatch: pytest.MonkeyPatch) -> Tr
     producer = TransactionalProducer(OUTPUT, "ours")
     producer.write(pa.record_batch({"id": [1]}))
     return producer
-
-
-def timers() -> list[threading.Timer]:
-    return [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
-
-
-@pytest.fixture(autouse=True)
-def no_timer_outlives_its_test() -> Iterator[None]:
-    yield
-    for each in timers():
-        each.cancel()
-        each.join()
 
 
 class FullClient:
