@@ -17,14 +17,15 @@ Source: Flink, `TwoPhaseCommitSinkFunction`, `GenericWriteAheadSink` and `Checkp
 and Lamport, "Consensus on Transaction Commit".
 """
 
+import time
 from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
 import msgspec
 import pyarrow as pa
 
-from pipelines.connectors.sink import Segment, SinkContext
-from pipelines.domain.errors import InvariantViolated, OutputLost
+from pipelines.connectors.sink import PrepareRefused, Segment, SinkContext
+from pipelines.domain.errors import InvariantViolated, OutputLost, Retryable
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 
@@ -114,12 +115,21 @@ class PreparedTransaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         )
 
 
+ROOM_WITHIN_S = 30.0
+"""How long a target may lack room for one more prepared transaction while older ones wait."""
+
+
 class TwoPhaseCommitWriter:
     """Guarantee: nothing is visible before its checkpoint has completed; what was prepared for a
     completed checkpoint becomes visible, or is reported as lost.
 
     It ends orphans after it has committed the restored transactions, so that none of those counts
     as an orphan. It does so before it writes the first record, which an orphan's locks might block.
+
+    What was prepared for a checkpoint that failed waits for a later one to complete. If the target
+    then refuses to prepare more, because those transactions take its room, no checkpoint completes
+    any more. So a writer that is refused for `ROOM_WITHIN_S` while the same transactions wait fails
+    its subtask: the recovery rolls them back and reads their records again.
     """
 
     def __init__(
@@ -131,6 +141,8 @@ class TwoPhaseCommitWriter:
         self._transaction: Transaction | None = None
         self._records = 0
         self._newest = NO_CHECKPOINT
+        self._uncommitted: list[CheckpointId] = []  # prepared by this writer, oldest first
+        self._refused_since: tuple[CheckpointId, float] | None = None  # the oldest of them then
         self._committed_first: list[Json] = []
         self._has_ended_orphans = False
 
@@ -148,15 +160,21 @@ class TwoPhaseCommitWriter:
         self._end_orphans_once()
         prepared: list[Json] = []
         if self._transaction is not None:
-            handle = self._transaction.prepare(checkpoint_id)
+            try:
+                handle = self._transaction.prepare(checkpoint_id)
+            except PrepareRefused as refusal:
+                self._check_room_may_come(refusal)
+                raise
             prepared = [msgspec.to_builtins(self._prepared(checkpoint_id, handle))]
             self._transaction, self._records = None, 0
+            self._uncommitted.append(checkpoint_id)
         self._newest = checkpoint_id
         return prepared
 
     def commit(self, checkpoint_id: CheckpointId, committables: list[Json]) -> None:
         for prepared in msgspec.convert(committables, list[PreparedTransaction]):
             self._commit(prepared)
+            self._uncommitted = [n for n in self._uncommitted if n != prepared.checkpoint_id]
             if not self._has_ended_orphans:
                 self._committed_first.append(prepared.handle)
 
@@ -165,6 +183,20 @@ class TwoPhaseCommitWriter:
             self._transaction.abandon()
             self._transaction = None
         self._target.close()
+
+    def _check_room_may_come(self, refusal: PrepareRefused) -> None:
+        """Raises Retryable if the target lacks the room that uncommitted transactions take."""
+        if not self._uncommitted:
+            self._refused_since = None
+            return
+        oldest, now_s = self._uncommitted[0], time.monotonic()
+        if self._refused_since is None or self._refused_since[0] != oldest:
+            self._refused_since = (oldest, now_s)
+        elif now_s - self._refused_since[1] >= ROOM_WITHIN_S:
+            raise Retryable(
+                f"{refusal} Transactions since checkpoint {oldest} wait to be committed and take"
+                " the room themselves; the recovery rolls them back."
+            ) from refusal
 
     def _commit(self, prepared: PreparedTransaction) -> None:
         try:

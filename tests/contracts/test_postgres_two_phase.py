@@ -8,6 +8,7 @@ from typing import LiteralString
 import psycopg
 import pytest
 
+from pipelines.connectors import sink_bases
 from pipelines.connectors.postgres.tables import Gid, place_of
 from pipelines.connectors.postgres.two_phase import CopyTransaction, PostgresTwoPhase
 from pipelines.connectors.sink import PrepareRefused, SinkContext
@@ -338,6 +339,29 @@ def test_a_full_server_declines_the_checkpoint_but_loses_no_records(
     assert ids(url) == [1, 2, 3]
     first.close()
     second.close()
+
+
+def test_a_server_full_of_the_writers_own_transactions_gets_room_by_a_recovery(
+    own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were prepared for a checkpoint that failed, so they wait for one that completes."""
+    monkeypatch.setattr(sink_bases, "ROOM_WITHIN_S", 0.0)
+    url = restarted(own_server, max_prepared_transactions=1)
+    writer = opened(url)
+    prepare(writer, 1, [1])
+    writer.write(records([2]))
+    with pytest.raises(PrepareRefused):
+        writer.prepare(CheckpointId(2))
+    with pytest.raises(Retryable, match="Transactions since checkpoint 1 wait"):
+        writer.prepare(CheckpointId(3))
+    writer.close()
+
+    again = opened(url, attempt=2)
+    complete(again, 4, [1, 2])
+    again.close()
+
+    assert ids(url) == [1, 2]
+    assert gids(url) == []
 
 
 def restarted(server: PostgresServer, *, max_prepared_transactions: int) -> str:

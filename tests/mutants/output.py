@@ -745,6 +745,27 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "a two-phase sink whose own uncommitted transactions take all room of its server fails its"
+    " subtask, so that checkpoints complete again": (
+        Mutant(
+            "pipelines/connectors/sink_bases.py",
+            "elif now_s - self._refused_since[1] >= ROOM_WITHIN_S:",
+            "elif False:",
+            (
+                "tests/unit/connectors/test_two_phase_commit.py::"
+                "test_a_writer_whose_own_transactions_take_the_room_fails_its_subtask"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/sink_bases.py",
+            "[n for n in self._uncommitted if n != prepared.checkpoint_id]",
+            "self._uncommitted",
+            (
+                "tests/unit/connectors/test_two_phase_commit.py::"
+                "test_a_writer_that_lacks_room_for_other_reasons_waits[committed in between]"
+            ),
+        ),
+    ),
     (
         "rows staged in PostgreSQL become visible with their checkpoint or never, and block no"
         " reader"

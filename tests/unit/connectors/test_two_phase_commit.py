@@ -2,14 +2,27 @@
 
 import pytest
 
+from pipelines.connectors import sink_bases
 from pipelines.connectors.sink import PrepareRefused, SinkContext
 from pipelines.connectors.sink_bases import TwoPhaseCommitWriter
-from pipelines.domain.errors import OutputLost
+from pipelines.domain.errors import OutputLost, Retryable
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
 from tests.contracts.fake_sinks import FakeTransaction, FakeTransactions, FakeTransactionsSink
 from tests.contracts.sink_host import SCHEMA, records
 
 FIRST, SECOND = CheckpointId(1), CheckpointId(2)
+
+
+class Clock:
+    """The monotonic clock of the writers, which stands still."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        monkeypatch.setattr(sink_bases.time, "monotonic", lambda: self.now_s)
+
+
+def refuse(transaction: FakeTransaction, checkpoint_id: CheckpointId) -> None:
+    raise PrepareRefused("Not now.")
 
 
 def test_an_interval_without_records_begins_no_transaction() -> None:
@@ -35,9 +48,6 @@ def test_a_transaction_knows_the_checkpoint_after_which_it_begins() -> None:
 def test_a_transaction_that_cannot_prepare_joins_the_next_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(transaction: FakeTransaction, checkpoint_id: CheckpointId) -> None:
-        raise PrepareRefused("Not now.")
-
     sink = FakeTransactionsSink()
     target, writer = opened(sink)
     writer.write(records([1]))
@@ -53,6 +63,48 @@ def test_a_transaction_that_cannot_prepare_joins_the_next_checkpoint(
     assert sink.visible() == [1, 2]
     assert len(target.transactions) == 1
     assert "'records': 2" in str(prepared)
+
+
+def test_a_writer_whose_own_transactions_take_the_room_fails_its_subtask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else no checkpoint completes any more: each waits for the room, and the room for it."""
+    clock = Clock(monkeypatch)
+    _, writer = opened(FakeTransactionsSink())
+    writer.write(records([1]))
+    writer.prepare(FIRST)  # for a checkpoint that fails
+    writer.write(records([2]))
+    monkeypatch.setattr(FakeTransaction, "prepare", refuse)
+    with pytest.raises(PrepareRefused):
+        writer.prepare(SECOND)
+    clock.now_s += sink_bases.ROOM_WITHIN_S - 1
+    with pytest.raises(PrepareRefused):
+        writer.prepare(CheckpointId(3))
+
+    clock.now_s += 1
+    with pytest.raises(Retryable, match=r"Not now\. Transactions since checkpoint 1 wait"):
+        writer.prepare(CheckpointId(4))
+
+
+@pytest.mark.parametrize("is_between", [True, False], ids=["committed in between", "none waits"])
+def test_a_writer_that_lacks_room_for_other_reasons_waits(
+    is_between: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    _, writer = opened(FakeTransactionsSink())
+    prepare = FakeTransaction.prepare
+    for number in range(1, 10, 2):
+        monkeypatch.setattr(FakeTransaction, "prepare", prepare)
+        if is_between:
+            writer.write(records([number]))
+            prepared = writer.prepare(CheckpointId(number))
+        writer.write(records([number + 1]))
+        monkeypatch.setattr(FakeTransaction, "prepare", refuse)
+        with pytest.raises(PrepareRefused):
+            writer.prepare(CheckpointId(number + 1))
+        if is_between:
+            writer.commit(CheckpointId(number + 1), prepared)
+        clock.now_s += 2 * sink_bases.ROOM_WITHIN_S
 
 
 def test_a_prepared_transaction_is_invisible_until_it_is_committed() -> None:
