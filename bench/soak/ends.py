@@ -6,6 +6,7 @@ entry that it already has, a file replaces itself, and Kafka's producer retries 
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,7 +45,10 @@ class NotDelivered(OSError):
 
 @dataclass(slots=True)
 class Line:
-    """One pipeline with its two ends. `fed` is how many numbers have gone in."""
+    """One pipeline with its two ends. `fed` is how many numbers have gone in.
+
+    `still_s` is the longest time without a new row while input came, as the looks saw it.
+    """
 
     name: str
     kind: str
@@ -56,6 +60,9 @@ class Line:
     fed: int = 0
     looks: int = 0
     looks_missed: int = 0  # the end was away
+    still_s: float = 0.0
+    _fed_s: float = 0.0
+    _grown_s: float | None = None
     _looking: Lock = field(default_factory=Lock)
 
     def feed_next(self) -> bool:
@@ -65,6 +72,7 @@ class Line:
         except AWAY:
             return False
         self.fed += self.step
+        self._fed_s = time.monotonic()
         return True
 
     def look(self) -> bool:
@@ -75,10 +83,18 @@ class Line:
             except AWAY:
                 self.looks_missed += 1
                 return False
+            known = len(self.checker.seen)
             # The count comes after the rows and includes the batch that is just going in.
             self.checker.look(rows, self.fed + self.step)
+            self._note_growth(len(self.checker.seen) > known)
             self.looks += 1
             return True
+
+    def _note_growth(self, has_grown: bool) -> None:
+        if self._grown_s is not None:
+            self.still_s = max(self.still_s, self._fed_s - self._grown_s)
+        if has_grown:
+            self._grown_s = time.monotonic()
 
     @contextmanager
     def rewound(self) -> Iterator[None]:

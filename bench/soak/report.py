@@ -33,6 +33,7 @@ def fields_of(soaked: Soaked, seed: int) -> Fields:
             "p90": percentile(soaked.recoveries_ms, 0.9),
             "max": percentile(soaked.recoveries_ms, 1.0),
         },
+        "still_s": {line.name: round(line.still_s, 1) for line in soaked.lines},
         "rows": {name: len(each.seen) for name, each in checkers.items()},
         "looks": sum(line.looks for line in soaked.lines),
         "samples_of_rows": {

@@ -4,10 +4,12 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice, pairwise
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from bench.soak import ends
 from bench.soak.answers import (
     AMOUNTS,
     BATCH,
@@ -213,6 +215,25 @@ def samples(per_hour: float, noise: float = 1.0, *, figure: str = "web.memory_mb
         grown = 100 + min(at_s, 60) + per_hour * at_s / HOUR_S + rng.gauss(0, noise)
         found.append(Sample(at_s, {figure: grown, "checkpoints": at_s}))
     return found
+
+
+def test_the_longest_time_without_a_new_row_counts_only_while_input_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, rows = [0.0], list[Row]()
+    monkeypatch.setattr(ends.time, "monotonic", lambda: now_s[0])
+    line = ends.Line("a", "a", Path(), Checker(AMOUNTS), lambda first, end: None, lambda: rows)
+    for at_s, has_row in ((5.0, True), (10.0, True), (40.0, False), (50.0, True), (60.0, False)):
+        now_s[0] = at_s
+        line.feed_next()
+        if has_row:
+            rows.append(AMOUNTS.row_of((len(rows),)))
+        line.look()
+
+    now_s[0] = 500.0  # the input has ended
+    line.look()
+
+    assert line.still_s == 40.0
 
 
 @pytest.mark.parametrize(("per_hour", "is_flat"), [(0.0, True), (10.0, True), (100.0, False)])
