@@ -2,7 +2,8 @@
 
 When Redis ends while a worker reads from it, Celery closes the connection twice. The second time,
 kombu 5.7 looks for the address of a connection that has none any more. It raises AttributeError,
-which Celery does not take for a lost connection, and the worker ends.
+which Celery does not take for a lost connection, and the worker ends. `ftdash.celery` only names
+this module, so that a process loads it when it first uses the broker.
 """
 
 from typing import Any

@@ -168,6 +168,7 @@ class TwoPhaseCommitWriter:
             prepared = [msgspec.to_builtins(self._prepared(checkpoint_id, handle))]
             self._transaction, self._records = None, 0
             self._uncommitted.append(checkpoint_id)
+            self._refused_since = None
         self._newest = checkpoint_id
         return prepared
 
@@ -185,7 +186,7 @@ class TwoPhaseCommitWriter:
         self._target.close()
 
     def _check_room_may_come(self, refusal: PrepareRefused) -> None:
-        """Raises Retryable if the target lacks the room that uncommitted transactions take."""
+        """Raises Retryable if it has long been refused while the same transactions wait."""
         if not self._uncommitted:
             self._refused_since = None
             return

@@ -1,4 +1,7 @@
-"""Carries out one work on a query's files, of any kind, and ends it once."""
+"""Carries out one work on a query's files, of any kind, and ends it once.
+
+It knows the services of all kinds, which themselves use `work`; so it cannot be a part of that.
+"""
 
 from collections.abc import Callable
 

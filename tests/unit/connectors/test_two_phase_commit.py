@@ -86,6 +86,21 @@ def test_a_writer_whose_own_transactions_take_the_room_fails_its_subtask(
         writer.prepare(CheckpointId(4))
 
 
+def test_a_writer_that_got_room_in_between_waits_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    _, writer = opened(FakeTransactionsSink())
+    prepare = FakeTransaction.prepare
+    for number in range(1, 10, 2):
+        monkeypatch.setattr(FakeTransaction, "prepare", prepare)
+        writer.write(records([number]))
+        writer.prepare(CheckpointId(number))  # no checkpoint completes
+        writer.write(records([number + 1]))
+        monkeypatch.setattr(FakeTransaction, "prepare", refuse)
+        with pytest.raises(PrepareRefused):
+            writer.prepare(CheckpointId(number + 1))
+        clock.now_s += 2 * sink_bases.ROOM_WITHIN_S
+
+
 @pytest.mark.parametrize("is_between", [True, False], ids=["committed in between", "none waits"])
 def test_a_writer_that_lacks_room_for_other_reasons_waits(
     is_between: bool, monkeypatch: pytest.MonkeyPatch

@@ -28,7 +28,7 @@ ReadFrom = Callable[[int], Iterator[Batch]]
 """Returns the batches of one split from an offset on."""
 
 
-class Quarantined(Protocol):
+class QuarantineTarget(Protocol):
     """Takes the records that operators must not get."""
 
     def add_row(self, poison: PoisonRecord, row: pa.RecordBatch) -> None: ...
@@ -54,7 +54,7 @@ class SplitScreen:
     """
 
     def __init__(
-        self, source: Uid, schema: pa.Schema, isolation: Isolation, kept: Quarantined
+        self, source: Uid, schema: pa.Schema, isolation: Isolation, kept: QuarantineTarget
     ) -> None:
         """`schema` is the schema of the source."""
         self._no_rows = pa.RecordBatch.from_pylist([], schema=schema)
