@@ -101,25 +101,24 @@ def test_a_writer_that_got_room_in_between_waits_anew(monkeypatch: pytest.Monkey
         clock.now_s += 2 * sink_bases.ROOM_WITHIN_S
 
 
-@pytest.mark.parametrize("is_between", [True, False], ids=["committed in between", "none waits"])
+@pytest.mark.parametrize("waits", [True, False], ids=["committed in between", "none waits"])
 def test_a_writer_that_lacks_room_for_other_reasons_waits(
-    is_between: bool, monkeypatch: pytest.MonkeyPatch
+    waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
     _, writer = opened(FakeTransactionsSink())
-    prepare = FakeTransaction.prepare
-    for number in range(1, 10, 2):
-        monkeypatch.setattr(FakeTransaction, "prepare", prepare)
-        if is_between:
-            writer.write(records([number]))
-            prepared = writer.prepare(CheckpointId(number))
-        writer.write(records([number + 1]))
-        monkeypatch.setattr(FakeTransaction, "prepare", refuse)
-        with pytest.raises(PrepareRefused):
-            writer.prepare(CheckpointId(number + 1))
-        if is_between:
-            writer.commit(CheckpointId(number + 1), prepared)
+    writer.write(records([1] if waits else []))
+    prepared = writer.prepare(FIRST)
+    writer.write(records([2]))
+    monkeypatch.setattr(FakeTransaction, "prepare", refuse)
+    with pytest.raises(PrepareRefused):
+        writer.prepare(SECOND)
+    writer.commit(SECOND, prepared)
+
+    for number in range(3, 6):
         clock.now_s += 2 * sink_bases.ROOM_WITHIN_S
+        with pytest.raises(PrepareRefused):
+            writer.prepare(CheckpointId(number))
 
 
 def test_a_prepared_transaction_is_invisible_until_it_is_committed() -> None:
