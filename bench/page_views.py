@@ -105,8 +105,8 @@ def on_spark(
 def on_processes(
     root: Path, parameters: dict[str, str], settings: dict[str, str]
 ) -> AbstractContextManager[StartedRun]:
-    asked: dict[str, object] = {"pipeline": "page_view_count", "parameters": parameters}
-    return hosted_run(root, settings=settings, asked=asked)
+    spec_fields: dict[str, object] = {"pipeline": "page_view_count", "parameters": parameters}
+    return hosted_run(root, settings=settings, spec_fields=spec_fields)
 
 
 def run_once(work: Work, mode: str, interval: str, start: Start = on_spark) -> Measured:

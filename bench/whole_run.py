@@ -35,7 +35,7 @@ class ProcessorTime:
 
     def __init__(self, run: StartedRun) -> None:
         self._run = run
-        self._asked: dict[int, psutil.Process] = {}
+        self._known: dict[int, psutil.Process] = {}
         self._before: dict[int, float] = {}
         self._taken: dict[int, float] = {}
 
@@ -47,11 +47,11 @@ class ProcessorTime:
         """Updates the times; before all subtasks run, it does nothing."""
         if not self._before and self._is_running():
             self._ask_those_there()
-        for pid, process in list(self._asked.items()):
+        for pid, process in list(self._known.items()):
             try:
                 times = process.cpu_times()
             except psutil.NoSuchProcess:
-                del self._asked[pid]
+                del self._known[pid]
                 continue
             self._taken[pid] = times.user + times.system
             self._before.setdefault(pid, self._taken[pid])
@@ -67,7 +67,7 @@ class ProcessorTime:
         with suppress(psutil.NoSuchProcess):  # a short run is over already
             driver = psutil.Process(self._run.process.pid)
             family = [driver, *driver.children(recursive=True), *map(psutil.Process, slots)]
-            self._asked = {process.pid: process for process in family}
+            self._known = {process.pid: process for process in family}
 
 
 def run_to_its_end(

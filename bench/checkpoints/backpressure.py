@@ -101,7 +101,7 @@ def measured(
             parameters,
             settings=settings,
             parallelism=PARALLELISM,
-            asked={"pipeline": "relay"},
+            spec_fields={"pipeline": "relay"},
         ) as run,
     ):
         for number in range(1, count + 1):
@@ -119,7 +119,7 @@ def small_records(count: int, slow_us: int) -> list[CheckpointCompleted]:
             {"counts": root, "slow_us": str(slow_us)},
             settings={"execution.checkpointing.interval": "1 h"},
             parallelism=PARALLELISM,
-            asked={"pipeline": "small_records"},
+            spec_fields={"pipeline": "small_records"},
         ) as run,
     ):
         for number in range(1, count + 1):

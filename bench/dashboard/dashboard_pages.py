@@ -64,8 +64,8 @@ def measure(checkpoints: int, rounds: int) -> Fields:
     known, without_values = pages(get_resolver().url_patterns, values)
     with server() as address, httpx.Client(base_url=address, timeout=ANSWER_S) as browser:
         sign_in(browser)
-        asked, not_asked = answering(browser, known)
-        taken = timed(browser, asked, simulated, rounds)
+        answered, unanswered = answering(browser, known)
+        taken = timed(browser, answered, simulated, rounds)
     by_page = {name: round(quantile(sorted(found), 0.95), 1) for name, found in taken.items()}
     slowest = max(by_page, key=lambda name: by_page[name])
     return {
@@ -76,7 +76,7 @@ def measure(checkpoints: int, rounds: int) -> Fields:
         "median_ms_by_page": {n: round(quantile(sorted(f), 0.5), 1) for n, f in taken.items()},
         "requests_of_each": rounds,
         "checkpoints": checkpoints,
-        "not_asked": NO_PAGES | not_asked,
+        "not_asked": NO_PAGES | unanswered,
         "without_values": without_values,
     }
 
@@ -100,7 +100,7 @@ def long_history(checkpoints: int) -> SimulatedRun:
 
 def game_day(run: Run) -> int:
     """Creates a game day that waits for its fault; returns its key."""
-    asked = GameDay.objects.create(
+    day = GameDay.objects.create(
         pipeline=run.pipeline,
         run=run,
         fault=Fault.KILL_SLOT,
@@ -109,7 +109,7 @@ def game_day(run: Run) -> int:
         reason="to see it recover",
         asked_at=timezone.now(),
     )
-    return int(asked.pk)
+    return int(day.pk)
 
 
 def pages(
@@ -170,28 +170,28 @@ def answering(browser: httpx.Client, known: list[Page]) -> tuple[list[Page], dic
 
     Returns the pages that answered, and the reasons why others did not.
     """
-    asked, not_asked = [], {}
+    answered, unanswered = [], {}
     for page in known:
         answer = browser.get(page.address)
         kind = answer.headers.get("Content-Type", "").partition(";")[0]
         if answer.status_code != httpx.codes.OK:
-            not_asked[page.name] = f"answered {answer.status_code} to a plain GET"
+            unanswered[page.name] = f"answered {answer.status_code} to a plain GET"
         elif kind != "text/html":
-            not_asked[page.name] = f"{kind}, a file to take away"
+            unanswered[page.name] = f"{kind}, a file to take away"
         else:
-            asked.append(page)
-    return asked, not_asked
+            answered.append(page)
+    return answered, unanswered
 
 
 def timed(
-    browser: httpx.Client, asked: list[Page], simulated: SimulatedRun, rounds: int
+    browser: httpx.Client, answered: list[Page], simulated: SimulatedRun, rounds: int
 ) -> dict[str, list[float]]:
     """Measures the milliseconds of each request, to the last byte, by page."""
-    taken: dict[str, list[float]] = {page.name: [] for page in asked}
+    taken: dict[str, list[float]] = {page.name: [] for page in answered}
     projector = Projector()
     for number in range(rounds):
         go_on(simulated, projector)
-        for page in asked:
+        for page in answered:
             began_s = time.perf_counter()
             browser.get(page.address).raise_for_status()
             taken[page.name].append((time.perf_counter() - began_s) * 1000)

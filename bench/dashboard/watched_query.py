@@ -59,13 +59,13 @@ def main() -> None:
         query.stop()
         if not dashboard.reports:
             sys.exit("the listener has reported nothing")
-    told: dict[str, list[float]] = {}
+    measured: dict[str, list[float]] = {}
     for is_heard, block, cpu_ms in found:
         name = "with" if is_heard else "without"
         median_ms = statistics.median(durations[batch] for batch in block)
-        told.setdefault(name, []).append(median_ms)
-        told.setdefault(f"cpu_{name}", []).append(cpu_ms)
-    print(json.dumps(told))
+        measured.setdefault(name, []).append(median_ms)
+        measured.setdefault(f"cpu_{name}", []).append(cpu_ms)
+    print(json.dumps(measured))
     spark.stop()
 
 

@@ -54,7 +54,7 @@ def measure(parallelism: int, pipelines: int, rounds: int) -> Fields:
             beat(projector)
             heard(rows)
             for page in addresses(int(wide.story.next_checkpoint) - 1):
-                found = asked(browser, page)
+                found = measured_fetch(browser, page)
                 if number:  # the first request loads what the server needs
                     taken.setdefault(page.name, []).append(found)
             progress(f"round {number} of {rounds}")
@@ -91,7 +91,7 @@ def addresses(newest: int) -> list[Page]:
     return found
 
 
-def asked(browser: httpx.Client, page: Page) -> tuple[float, float]:
+def measured_fetch(browser: httpx.Client, page: Page) -> tuple[float, float]:
     """Measures the milliseconds to the last byte, and the kB over the network."""
     began_s = time.perf_counter()
     with browser.stream("GET", page.address) as answer:

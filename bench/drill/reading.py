@@ -80,27 +80,27 @@ class Reader:
         self._page.locator("h1").wait_for()
 
     def open_fleet(self) -> None:
-        self._asked(self._open_fleet)
+        self._in_thread(self._open_fleet)
 
     def named(self, words: tuple[str, ...], within_s: float) -> Named:
         """Waits until one notice of the page has all `words`, which are regular expressions."""
-        return self._asked(lambda: self._named(words, within_s))
+        return self._in_thread(lambda: self._named(words, within_s))
 
     def take(self, words: tuple[str, ...], offered: "Offered") -> Taken:
         """Takes the step that the notice with these words offers."""
-        return self._asked(lambda: self._take(words, offered))
+        return self._in_thread(lambda: self._take(words, offered))
 
     def notices(self) -> list[str]:
-        return self._asked(lambda: _texts(self._page.locator(NOTICES)))
+        return self._in_thread(lambda: _texts(self._page.locator(NOTICES)))
 
     def take_pictures(self, words: tuple[str, ...], directory: Path, name: str) -> None:
         """Takes pictures of the page down to the notice with these words.
 
         It takes one in light, one in dark, and one at the width of a telephone.
         """
-        self._asked(lambda: self._take_pictures(words, directory, name))
+        self._in_thread(lambda: self._take_pictures(words, directory, name))
 
-    def _asked(self, question: Callable[[], T]) -> T:
+    def _in_thread(self, question: Callable[[], T]) -> T:
         return self._thread.submit(question).result()
 
     def _open_fleet(self) -> None:

@@ -47,8 +47,10 @@ def run_between_ends(records: int, address: str, *, to: str, source: str, target
     def start(
         root: Path, parameters: dict[str, str], settings: dict[str, str]
     ) -> AbstractContextManager[StartedRun]:
-        asked: dict[str, object] = {"pipeline": "ends", "parameters": parameters}
-        return hosted_run(root, settings=settings, asked=asked, environment={ADDRESS: address})
+        spec_fields: dict[str, object] = {"pipeline": "ends", "parameters": parameters}
+        return hosted_run(
+            root, settings=settings, spec_fields=spec_fields, environment={ADDRESS: address}
+        )
 
     parameters = {"to": to, "source": source, "target": target}
     return run_to_its_end(records, parameters, EVERY_SECOND, start)

@@ -76,8 +76,8 @@ def printed_changes(said: str) -> Printed:
     """Parses the output of a program that prints the columns, then one line for each change."""
     printed = Printed([])
     for line in said.splitlines():
-        if line.startswith("{") and "columns" in (told := json.loads(line)):
-            printed = Printed(told["columns"])
+        if line.startswith("{") and "columns" in (header := json.loads(line)):
+            printed = Printed(header["columns"])
         elif match := CHANGE.fullmatch(line):
             printed.kinds.append("+I" if match["sign"] == "+" else "-D")
             printed.rows.append(json.loads(match["row"]))
@@ -110,8 +110,8 @@ def our_result(query: str, directory: Path) -> pa.Table:
     """Returns all rows that the pipeline commits over the files, in one process."""
     with tempfile.TemporaryDirectory(prefix="ftdash-nexmark-") as root:
         output = Path(root) / "output"
-        asked = {"query": query, "data": str(directory), "output": str(output)}
-        run_local(nexmark, parameters=asked)
+        parameters = {"query": query, "data": str(directory), "output": str(output)}
+        run_local(nexmark, parameters=parameters)
         return committed(output)
 
 

@@ -102,8 +102,8 @@ def of_query(query: str, kills: Kills, begin: Begin, answers: Answers) -> Fields
     if ended.status is not JobStatus.FINISHED:
         raise RuntimeError(f"{query} with seed {kills.seed}: {ended.reason}")
     difference = answers.difference(query, result)
-    told = f"running after {recoveries.running_ms} ms, {', '.join(recoveries.victims)} killed"
-    progress(f"{query}: {'exact' if not difference else f'NOT exact: {difference}'}; {told}")
+    outcome = f"running after {recoveries.running_ms} ms, {', '.join(recoveries.victims)} killed"
+    progress(f"{query}: {'exact' if not difference else f'NOT exact: {difference}'}; {outcome}")
     return {"same": not difference, "rows": result.num_rows, **recoveries.described()}
 
 

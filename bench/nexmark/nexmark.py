@@ -50,8 +50,8 @@ def main() -> None:
             options.error(str(why))
         benchmark.report(fields, check.BARS)
     elif given.kills:
-        asked = Kills(events(KILLED), given.rate, given.kills, given.seed, backend=backend)
-        fields = kills.measure(queries, asked, begin)
+        killed = Kills(events(KILLED), given.rate, given.kills, given.seed, backend=backend)
+        fields = kills.measure(queries, killed, begin)
         benchmark.report({**fields, "host": given.host}, kills.BARS)
     else:
         least_s = speed.LEAST_S if given.least_s is None else given.least_s

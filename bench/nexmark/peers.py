@@ -77,9 +77,11 @@ class Flink:
 
     def run(self, query: str, backend: str, *, mini_batch: bool) -> PeerMeasured:
         said = self._said(query, backend, mini_batch=mini_batch, prints=False)
-        told = json.loads(said.splitlines()[-1])
-        progress(f"{query} on Flink SQL: {told['seconds']:.1f} s, {told['cpu_s']:.1f} s of cores")
-        return _measured(told, self.events)
+        figures = json.loads(said.splitlines()[-1])
+        progress(
+            f"{query} on Flink SQL: {figures['seconds']:.1f} s, {figures['cpu_s']:.1f} s of cores"
+        )
+        return _measured(figures, self.events)
 
     def printed(self, query: str) -> str:
         """Returns everything that Flink prints, which includes the query's changelog."""
@@ -90,7 +92,7 @@ class Flink:
         side = self.directory / "side"
         side.mkdir(exist_ok=True)
         pq.write_table(side_input(), side / "side.parquet")
-        asked = {
+        options = {
             "query": query,
             "directory": str(self.directory),
             "backend": backend,
@@ -98,7 +100,7 @@ class Flink:
             "jars": [str(jar) for jar in _jars()],
             "prints": prints,
         }
-        return _said(python, FLINK, asked)
+        return _said(python, FLINK, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,29 +114,29 @@ class Structured:
     events: int
 
     def run(self, query: str, backend: str) -> PeerMeasured:
-        asked = {"query": query, "directory": str(self.directory), "backend": backend}
-        said = _said(_python_of(STRUCTURED), STRUCTURED, asked)
-        told = json.loads(said.splitlines()[-1])
-        if told["seconds"] is None:
+        options = {"query": query, "directory": str(self.directory), "backend": backend}
+        said = _said(_python_of(STRUCTURED), STRUCTURED, options)
+        figures = json.loads(said.splitlines()[-1])
+        if figures["seconds"] is None:
             raise NotMeasured(INEXPRESSIBLE)
-        progress(f"{query} on Structured Streaming: {told['seconds']:.1f} s")
-        return _measured(told, self.events)
+        progress(f"{query} on Structured Streaming: {figures['seconds']:.1f} s")
+        return _measured(figures, self.events)
 
 
-def _measured(told: dict[str, float], events: int) -> PeerMeasured:
+def _measured(figures: dict[str, float], events: int) -> PeerMeasured:
     return PeerMeasured(
-        events / told["seconds"],
-        told["cpu_s"],
-        int(told["checkpoints"]),
-        told["checkpoint_ms_p99"],
-        int(told["state_bytes"]),
-        int(told["peak_bytes"]),
+        events / figures["seconds"],
+        figures["cpu_s"],
+        int(figures["checkpoints"]),
+        figures["checkpoint_ms_p99"],
+        int(figures["state_bytes"]),
+        int(figures["peak_bytes"]),
     )
 
 
-def _said(python: str, peer: Peer, asked: dict[str, object]) -> str:
+def _said(python: str, peer: Peer, options: dict[str, object]) -> str:
     with tempfile.TemporaryDirectory(prefix="ftdash-peer-") as scratch:
-        words = json.dumps({**asked, "scratch": scratch})
+        words = json.dumps({**options, "scratch": scratch})
         status, said, complaints = run_program(
             [python, str(PROGRAMS / peer.program), words], Path(scratch)
         )

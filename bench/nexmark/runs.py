@@ -95,8 +95,10 @@ def on_processes(
     root: Path, parameters: dict[str, str], settings: dict[str, str], run_id: RunId
 ) -> AbstractContextManager[StartedRun]:
     """Runs the same driver and slots as plain processes, which start sooner than on Spark."""
-    asked: dict[str, object] = {"pipeline": PIPELINE, "parameters": parameters}
-    return hosted_run(root, settings=settings, asked=asked, run_id=run_id, environment=ENVIRONMENT)
+    spec_fields: dict[str, object] = {"pipeline": PIPELINE, "parameters": parameters}
+    return hosted_run(
+        root, settings=settings, spec_fields=spec_fields, run_id=run_id, environment=ENVIRONMENT
+    )
 
 
 HOSTS: dict[str, Begin] = {"processes": on_processes, "spark": on_spark}

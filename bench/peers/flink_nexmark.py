@@ -43,18 +43,18 @@ MINI_BATCH = {
 """The settings of the definition's own configuration."""
 
 
-def main(asked: dict[str, object]) -> None:
-    name = str(asked["query"])
+def main(options: dict[str, object]) -> None:
+    name = str(options["query"])
     port = free_port()
-    tables = environment(asked, port)
-    declare(tables, asked)
+    tables = environment(options, port)
+    declare(tables, options)
     query = QUERIES[name]
-    if asked["prints"]:
+    if options["prints"]:
         names = tables.sql_query(query).get_schema().get_field_names()
         texts = ", ".join(f"CAST(`{name}` AS STRING)" for name in names)
         print(json.dumps({"query": name, "columns": list(names)}), flush=True)
         query = f"SELECT JSON_ARRAY({texts} NULL ON NULL) AS line FROM ({query})"
-    connector = "print" if asked["prints"] else "blackhole"
+    connector = "print" if options["prints"] else "blackhole"
     result = tables.execute_sql(f"CREATE TABLE ends WITH ('connector' = '{connector}') AS {query}")
     while status(result) in ("INITIALIZING", "CREATED"):
         time.sleep(POLL_S)
@@ -63,24 +63,24 @@ def main(asked: dict[str, object]) -> None:
     looks.start()
     began_s, began_cpu_s = time.monotonic(), java.processor_s()
     result.wait()
-    told = {
+    figures = {
         "query": name,
         "seconds": time.monotonic() - began_s,
         "cpu_s": java.processor_s() - began_cpu_s,
         "peak_bytes": java.peak_bytes(),
         **looks.newest,
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(figures), flush=True)
 
 
-def environment(asked: dict[str, object], port: int) -> TableEnvironment:
-    jars = list(asked["jars"])  # type: ignore[call-overload]
+def environment(options: dict[str, object], port: int) -> TableEnvironment:
+    jars = list(options["jars"])  # type: ignore[call-overload]
     chosen = {
-        "state.backend.type": str(asked["backend"]),
-        "execution.checkpointing.dir": f"file://{asked['scratch']}/checkpoints",
+        "state.backend.type": str(options["backend"]),
+        "execution.checkpointing.dir": f"file://{options['scratch']}/checkpoints",
         "pipeline.jars": ";".join(f"file://{jar}" for jar in jars),
         "rest.port": str(port),
-        **(MINI_BATCH if asked["mini_batch"] else {}),
+        **(MINI_BATCH if options["mini_batch"] else {}),
     }
     configuration = Configuration()
     for name, value in {**SETTINGS, **chosen}.items():
@@ -89,17 +89,17 @@ def environment(asked: dict[str, object], port: int) -> TableEnvironment:
     return TableEnvironment.create(settings.with_configuration(configuration).build())
 
 
-def declare(tables: TableEnvironment, asked: dict[str, object]) -> None:
-    late_s = NEVER_LATE_S if asked["prints"] else LATE_S
+def declare(tables: TableEnvironment, options: dict[str, object]) -> None:
+    late_s = NEVER_LATE_S if options["prints"] else LATE_S
     for kind, columns in KINDS.items():
         watermark = f"WATERMARK FOR date_time AS date_time - INTERVAL '{late_s}' SECOND"
         tables.execute_sql(
             f"CREATE TABLE {kind} ({columns}, {watermark}) WITH ('connector' = 'filesystem',"
-            f" 'format' = 'parquet', 'path' = 'file://{asked['directory']}/{kind}')"
+            f" 'format' = 'parquet', 'path' = 'file://{options['directory']}/{kind}')"
         )
     tables.execute_sql(
         f"CREATE TABLE side_input ({SIDE}) WITH ('connector' = 'filesystem',"
-        f" 'format' = 'parquet', 'path' = 'file://{asked['directory']}/side')"
+        f" 'format' = 'parquet', 'path' = 'file://{options['directory']}/side')"
     )
 
 
@@ -146,13 +146,13 @@ class Looks(threading.Thread):
                 pass  # the job has not begun, or is over
             time.sleep(LOOK_S)
 
-    def _take(self, told: dict[str, dict[str, dict[str, float]]]) -> None:
-        completed = int(told["counts"]["completed"])  # type: ignore[call-overload]
+    def _take(self, statistics: dict[str, dict[str, dict[str, float]]]) -> None:
+        completed = int(statistics["counts"]["completed"])  # type: ignore[call-overload]
         if completed:
             self.newest = {
                 "checkpoints": completed,
-                "checkpoint_ms_p99": told["summary"]["end_to_end_duration"]["p99"],
-                "state_bytes": told["summary"]["state_size"]["max"],
+                "checkpoint_ms_p99": statistics["summary"]["end_to_end_duration"]["p99"],
+                "state_bytes": statistics["summary"]["state_size"]["max"],
             }
 
 

@@ -166,8 +166,8 @@ def _run(peer: Peer, python: str, work: Work) -> PeerRun:
         status, said, complaints = run_program(words, Path(scratch))
     if status:
         raise RuntimeError(complaints.strip()[-TAIL_CHARACTERS:])
-    told = json.loads(said.splitlines()[-1])
-    return PeerRun(rounds * work.events / told["seconds"], told["checkpoints"])
+    figures = json.loads(said.splitlines()[-1])
+    return PeerRun(rounds * work.events / figures["seconds"], figures["checkpoints"])
 
 
 def run_program(words: Sequence[str], scratch: Path) -> tuple[int, str, str]:

@@ -45,16 +45,16 @@ APPEND = ("q0", "q1", "q2", "q3", "q8", "q10", "q11", "q14", "q20", "q21", "q22"
 UPDATE = ("q17",)
 
 
-def main(asked: dict[str, str]) -> None:
-    query = asked["query"]
+def main(options: dict[str, str]) -> None:
+    query = options["query"]
     if query not in (*APPEND, *UPDATE):
         print(json.dumps({"seconds": None}))
         return
-    spark = session(asked["backend"])
+    spark = session(options["backend"])
     for kind, columns in KINDS.items():
         typed = columns.partition(", p_time")[0].replace("TIMESTAMP(3)", "TIMESTAMP")
         events = spark.readStream.schema(typed).option("maxFilesPerTrigger", 1)
-        stream = events.parquet(f"{asked['directory']}/{kind}")
+        stream = events.parquet(f"{options['directory']}/{kind}")
         stream.withWatermark("date_time", "4 seconds").createOrReplaceTempView(kind)
     result = spark.sql(OWN.get(query, QUERIES[query]))
     writer = result.writeStream.outputMode("update" if query in UPDATE else "append")
@@ -62,12 +62,12 @@ def main(asked: dict[str, str]) -> None:
     began_s, began_cpu_s = time.monotonic(), processor_s(java)
     running = (
         writer.format("noop")
-        .option("checkpointLocation", str(Path(asked["scratch"]) / "checkpoints"))
+        .option("checkpointLocation", str(Path(options["scratch"]) / "checkpoints"))
         .trigger(availableNow=True)
         .start()
     )
     running.awaitTermination()
-    told = {
+    figures = {
         "seconds": time.monotonic() - began_s,
         "cpu_s": processor_s(java) - began_cpu_s,
         "peak_bytes": peak_bytes(java),
@@ -77,7 +77,7 @@ def main(asked: dict[str, str]) -> None:
             each["memoryUsedBytes"] for each in running.lastProgress["stateOperators"]
         ),
     }
-    print(json.dumps(told))
+    print(json.dumps(figures))
 
 
 def session(backend: str) -> SparkSession:

@@ -118,7 +118,7 @@ def _filled(root: Path, state: State) -> Path:
     """Takes a native savepoint with the rows of `state`; returns its path."""
     settings = {"state.backend.type": state.backend, "execution.checkpointing.interval": "off"}
     began = time.monotonic()
-    with hosted_run(root, state.parameters, settings=settings, asked={**FLOW}) as run:
+    with hosted_run(root, state.parameters, settings=settings, spec_fields={**FLOW}) as run:
         run.wait_for(lambda _: _kept_rows(run) == state.rows, FILL_TIMEOUT_S)
         progress(
             f"{state.backend}: {state.rows:,} rows kept after {time.monotonic() - began:.0f} s"
@@ -143,7 +143,7 @@ def _restored(root: Path, state: State, point: Path, files: list[Path]) -> Resto
     settings = {"state.backend.type": state.backend}
     restores = str(point)
     with hosted_run(
-        root, state.parameters, settings=settings, asked={**FLOW}, restore_from=restores
+        root, state.parameters, settings=settings, spec_fields={**FLOW}, restore_from=restores
     ) as run:
         run.wait_for(lambda es: any(map(_is_running, es)), STEP_TIMEOUT_S)
         began_ms, begun_ms, running_ms = list(_moments(run.envelopes))

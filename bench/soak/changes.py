@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.drill.staging import Staged
-from bench.soak.doing import UNALIGNED, WHO, Doing, asked, ended, path_of
+from bench.soak.fault_context import UNALIGNED, WHO, FaultContext, ended, path_of, request_and_wait
 from bench.soak.flow import DOCUMENTS_FILES, VERSION, Code
 from bench.soak.schedule import Fault
 from ftdash.checkpoints.queries.checkpoints import recovery_points
@@ -30,24 +30,24 @@ OF_POISONED = {"execution.poison-records.policy": "quarantine"}
 """Settings of pipelines whose input may be poisoned. It needs aligned checkpoints."""
 
 
-def savepoint(doing: Doing) -> None:
-    path = path_of(asked(doing.staged, TakeSavepoint()))
-    if doing.staged.name == LARGE:
-        doing.staged.wait_runs(1)  # the run needs it until another checkpoint is complete
+def savepoint(context: FaultContext) -> None:
+    path = path_of(request_and_wait(context.staged, TakeSavepoint()))
+    if context.staged.name == LARGE:
+        context.staged.wait_runs(1)  # the run needs it until another checkpoint is complete
         _disposed(path)
 
 
-def stop_and_restore(doing: Doing) -> None:
-    _restored(doing)
+def stop_and_restore(context: FaultContext) -> None:
+    _restored(context)
 
 
-def rescale(doing: Doing) -> None:
-    now = doing.staged.run.parallelism
-    _restored(doing, parallelism=doing.rng.choice([p for p in PARALLELISMS if p != now]))
+def rescale(context: FaultContext) -> None:
+    now = context.staged.run.parallelism
+    _restored(context, parallelism=context.rng.choice([p for p in PARALLELISMS if p != now]))
 
 
-def settings(doing: Doing) -> None:
-    _restored(doing, settings=doing.rng.choice(changes_of(doing.staged.run.settings)))
+def settings(context: FaultContext) -> None:
+    _restored(context, settings=context.rng.choice(changes_of(context.staged.run.settings)))
 
 
 def changes_of(now: Mapping[str, str]) -> list[dict[str, str]]:
@@ -57,15 +57,15 @@ def changes_of(now: Mapping[str, str]) -> list[dict[str, str]]:
     return [each for each in others if each[UNALIGNED] == "false" or not must_align]
 
 
-def code(doing: Doing) -> None:
+def code(context: FaultContext) -> None:
     """Continues from a savepoint with the other version of the pipeline's code."""
-    parameters = doing.staged.run.parameters
+    parameters = context.staged.run.parameters
     now, kind = Code(int(parameters[VERSION])), parameters["kind"]
     renamed = now.renamed_to(now.other, kind)
-    _restored(doing, parameters={VERSION: str(now.other.version)}, renamed=renamed)
+    _restored(context, parameters={VERSION: str(now.other.version)}, renamed=renamed)
 
 
-CHANGES_MADE: Mapping[Fault, Callable[[Doing], None]] = {
+CHANGES_MADE: Mapping[Fault, Callable[[FaultContext], None]] = {
     Fault.SAVEPOINT: savepoint,
     Fault.STOP_AND_RESTORE: stop_and_restore,
     Fault.RESCALE: rescale,
@@ -94,17 +94,17 @@ def drained(staged: Staged) -> None:
 
 def stop(staged: Staged, command: StopWithSavepoint) -> str:
     """Stops the run with a savepoint, and returns the savepoint's path."""
-    path = path_of(asked(staged, command))
+    path = path_of(request_and_wait(staged, command))
     staged.wait(lambda run: run.is_terminal)
     return path
 
 
-def _restored(doing: Doing, **others: Any) -> None:
+def _restored(context: FaultContext, **others: Any) -> None:
     """Stops the pipeline and restores it; `others` are the fields of `Restore` that change."""
-    staged = doing.staged
+    staged = context.staged
     is_large, claimed = staged.name == LARGE, staged.run.restored_from
     path = stop(staged, StopWithSavepoint())
-    drawn = doing.rng.choice((ClaimMode.NO_CLAIM, ClaimMode.CLAIM))
+    drawn = context.rng.choice((ClaimMode.NO_CLAIM, ClaimMode.CLAIM))
     _start(staged, path, ClaimMode.CLAIM if is_large else drawn, **others)
     # A claimed point stays if its run ends before enough checkpoints have replaced it.
     if is_large and claimed is not None and Path(claimed).exists():

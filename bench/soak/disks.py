@@ -14,7 +14,7 @@ from django.conf import settings
 
 from bench.drill import incidents
 from bench.drill.staging import CHECKPOINTS_BEFORE, Staged
-from bench.soak.doing import Doing, asked
+from bench.soak.fault_context import FaultContext, request_and_wait
 from bench.soak.flow import REDIS_POSTGRES
 from bench.soak.schedule import Fault
 from ftdash.gameday.injection import forbid_writing, identity_of, release
@@ -38,67 +38,67 @@ SLOW_UPLOAD_MS = 3000
 TORN_SHARE = 0.5
 
 
-def disk_full(doing: Doing) -> None:
-    doing.for_its_length(partial(incidents.filled_disk, DISK))
+def disk_full(context: FaultContext) -> None:
+    context.for_its_length(partial(incidents.filled_disk, DISK))
 
 
-def disk_read_only(doing: Doing) -> None:
-    doing.for_its_length(incidents.read_only_disk)
+def disk_read_only(context: FaultContext) -> None:
+    context.for_its_length(incidents.read_only_disk)
 
 
-def disk_slow(doing: Doing) -> None:
+def disk_slow(context: FaultContext) -> None:
     """Makes each flush of the pipeline wait, as if other processes kept the disk busy."""
-    run = doing.staged.run
+    run = context.staged.run
     pids = {slot["pid"] for slot in run.slots.values()} | {run.driver_pid}
-    with slow_flushes([pid for pid in pids if pid], doing.rng.uniform(*FLUSH_S)):
-        time.sleep(doing.length_s)
+    with slow_flushes([pid for pid in pids if pid], context.rng.uniform(*FLUSH_S)):
+        time.sleep(context.length_s)
 
 
-def disk_failing(doing: Doing) -> None:
+def disk_failing(context: FaultContext) -> None:
     """Makes each flush of the slots fail with EIO, as on a broken disk."""
-    pids = [slot["pid"] for slot in doing.staged.run.slots.values()]
+    pids = [slot["pid"] for slot in context.staged.run.slots.values()]
     with altered_flushes(pids, "error=EIO"):
-        time.sleep(doing.length_s)
+        time.sleep(context.length_s)
 
 
-def slot_writes_nothing(doing: Doing) -> None:
+def slot_writes_nothing(context: FaultContext) -> None:
     """Makes each write of a slot to a file fail, as on a full disk, by a limit of the process."""
-    slot = doing.slot
+    slot = context.slot
     held = identity_of(slot)
     try:
         with suppress(psutil.NoSuchProcess):
             forbid_writing(slot)
-        time.sleep(doing.length_s)
+        time.sleep(context.length_s)
     finally:
         release(held)
 
 
-def uploads_slow(doing: Doing) -> None:
-    for_ms = round(1000 * doing.length_s)
-    slow = SlowSlot(slot=doing.slot_number, delay_ms=SLOW_UPLOAD_MS, for_ms=for_ms)
-    asked(doing.staged, slow)
-    time.sleep(doing.length_s)
+def uploads_slow(context: FaultContext) -> None:
+    for_ms = round(1000 * context.length_s)
+    slow = SlowSlot(slot=context.slot_number, delay_ms=SLOW_UPLOAD_MS, for_ms=for_ms)
+    request_and_wait(context.staged, slow)
+    time.sleep(context.length_s)
 
 
-def checkpoint_damaged(doing: Doing) -> None:
+def checkpoint_damaged(context: FaultContext) -> None:
     """Damages a file of the newest checkpoint, and kills a slot; the run uses an older checkpoint.
 
     The driver stands still meanwhile, so that no newer checkpoint completes in between.
     """
-    staged = doing.staged
+    staged = context.staged
     staged.wait(
         lambda run: (
             run.driver_pid is not None and len(_checkpoints(staged, run)) >= CHECKPOINTS_BEFORE
         )
     )
-    attempt, slot = staged.run.attempt, doing.slot
+    attempt, slot = staged.run.attempt, context.slot
     driver = psutil.Process(staged.run.driver_pid)
     driver.suspend()
     try:
         newest = _checkpoints(staged, staged.run)[-1]
         found = (each for each in newest.rglob("*") if each.is_file())
         files = sorted(each for each in found if each.stat().st_size)
-        _damage(doing.rng.choice(files), doing.rng)
+        _damage(context.rng.choice(files), context.rng)
         slot.kill()
     finally:
         with suppress(psutil.NoSuchProcess):  # an earlier kill has reached it only now
@@ -182,20 +182,20 @@ def why_no_strace() -> str:
     return f"altered flushes need strace: {done.stderr.strip()}" if done.returncode else ""
 
 
-ON_SMALL_DISK: Mapping[Fault, Callable[[Doing], None]] = {
+ON_SMALL_DISK: Mapping[Fault, Callable[[FaultContext], None]] = {
     Fault.DISK_FULL: disk_full,
     Fault.DISK_FULL_LONG: disk_full,
     Fault.DISK_READ_ONLY: disk_read_only,
 }
 """Faults that need a small disk."""
 
-OF_FLUSHES: Mapping[Fault, Callable[[Doing], None]] = {
+OF_FLUSHES: Mapping[Fault, Callable[[FaultContext], None]] = {
     Fault.DISK_SLOW: disk_slow,
     Fault.DISK_FAILING: disk_failing,
 }
 """Faults that need strace."""
 
-OF_FILES: Mapping[Fault, Callable[[Doing], None]] = {
+OF_FILES: Mapping[Fault, Callable[[FaultContext], None]] = {
     Fault.SLOT_WRITES_NOTHING: slot_writes_nothing,
     Fault.UPLOADS_SLOW: uploads_slow,
     Fault.CHECKPOINT_DAMAGED: checkpoint_damaged,

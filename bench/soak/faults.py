@@ -22,7 +22,7 @@ from bench.soak.disks import (
     why_no_disk,
     why_no_strace,
 )
-from bench.soak.doing import Doing
+from bench.soak.fault_context import FaultContext
 from bench.soak.kills import KILLS
 from bench.soak.schedule import Fault, Planned
 from bench.soak.servers import OF_PACKETS, OF_SERVERS, servers_late
@@ -35,11 +35,11 @@ NO_SPARK = "drivers host their slots themselves; --spark has them in Spark"
 NOT_USED = "no chosen pipeline uses it"
 
 
-def clock_step(doing: Doing) -> None:
+def clock_step(context: FaultContext) -> None:
     """Steps the clock of the pipeline's driver and slots, not that of the control plane."""
-    lever = doing.staged.place / CLOCK
-    _put(lever, doing.rng.choice(STEPS_S))
-    time.sleep(doing.length_s)
+    lever = context.staged.place / CLOCK
+    _put(lever, context.rng.choice(STEPS_S))
+    time.sleep(context.length_s)
     _put(lever, 0)
 
 
@@ -50,7 +50,7 @@ def _put(lever: Path, ahead_s: int) -> None:
     os.replace(new, lever)
 
 
-DO: Mapping[Fault, Callable[[Doing], None]] = {
+DO: Mapping[Fault, Callable[[FaultContext], None]] = {
     **KILLS,
     **{fault: do for faults in OF_SERVERS.values() for fault, do in faults.items()},
     **OF_PACKETS,
@@ -102,7 +102,7 @@ ONLY: Mapping[Fault, tuple[str, ...]] = {
 def do(planned: Planned, staged: Staged, seed: int) -> None:
     """Causes the fault. Raises Rejected, with the reason, if that is not possible."""
     rng = Random(f"{seed} {planned.at_s} {planned.fault}")
-    DO[planned.fault](Doing(staged, planned.length_s, rng))
+    DO[planned.fault](FaultContext(staged, planned.length_s, rng))
 
 
 def targets(

@@ -11,7 +11,7 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from bench.drill.staging import Installation
-from bench.soak.doing import ENDED_WITHIN_S, UNALIGNED, Doing, asked
+from bench.soak.fault_context import ENDED_WITHIN_S, UNALIGNED, FaultContext, request_and_wait
 from bench.soak.measuring import PARTS
 from bench.soak.schedule import Fault
 from ftdash.embedded.installation import own_redis
@@ -32,74 +32,74 @@ IN_RECOVERY = (
 )
 
 
-def slot_killed(doing: Doing) -> None:
-    doing.slot.kill()
+def slot_killed(context: FaultContext) -> None:
+    context.slot.kill()
 
 
-def slot_killed_at(moment: KillMoment, doing: Doing) -> None:
+def slot_killed_at(moment: KillMoment, context: FaultContext) -> None:
     """Kills a slot, or its replacement, when it reaches the moment."""
-    if moment is KillMoment.ALIGNING and doing.staged.run.settings.get(UNALIGNED) == "true":
+    if moment is KillMoment.ALIGNING and context.staged.run.settings.get(UNALIGNED) == "true":
         raise Rejected("nothing aligns: its checkpoints are unaligned at present")
-    slot = _living_slot(doing)
-    asked(doing.staged, KillSlot(slot=slot, moment=moment, within_s=COMES_WITHIN_S))
+    slot = _living_slot(context)
+    request_and_wait(context.staged, KillSlot(slot=slot, moment=moment, within_s=COMES_WITHIN_S))
 
 
-def _living_slot(doing: Doing) -> int:
-    number = doing.slot_number
-    doing.staged.slot(number)
+def _living_slot(context: FaultContext) -> int:
+    number = context.slot_number
+    context.staged.slot(number)
     return number
 
 
-def slot_stopped(doing: Doing) -> None:
+def slot_stopped(context: FaultContext) -> None:
     """Stops a slot; if `heartbeat.timeout` passes, the run continues, and it wakes as a zombie."""
-    slot = doing.slot
+    slot = context.slot
     slot.suspend()
-    time.sleep(doing.length_s)
+    time.sleep(context.length_s)
     with suppress(psutil.NoSuchProcess):
         slot.resume()
 
 
-def driver_killed(doing: Doing) -> None:
-    doing.staged.wait(lambda run: run.driver_pid is not None)
+def driver_killed(context: FaultContext) -> None:
+    context.staged.wait(lambda run: run.driver_pid is not None)
     with suppress(psutil.NoSuchProcess):
-        doing.staged.kill_driver()
+        context.staged.kill_driver()
 
 
-def driver_killed_at(moment: DriverKillMoment, doing: Doing) -> None:
+def driver_killed_at(moment: DriverKillMoment, context: FaultContext) -> None:
     """Kills the driver when it reaches the moment; a killed slot causes the recovery for it."""
-    slot = _living_slot(doing) if moment in IN_RECOVERY else None
-    asked(doing.staged, KillDriver(moment=moment, within_s=COMES_WITHIN_S, slot=slot))
+    slot = _living_slot(context) if moment in IN_RECOVERY else None
+    request_and_wait(context.staged, KillDriver(moment=moment, within_s=COMES_WITHIN_S, slot=slot))
 
 
-def executor_killed(doing: Doing) -> None:
+def executor_killed(context: FaultContext) -> None:
     """Kills the Java process in which Spark runs the slots."""
-    doing.staged.wait(lambda run: run.status == "RUNNING" and run.driver_pid is not None)
-    driver = doing.staged.run.driver_pid
+    context.staged.wait(lambda run: run.status == "RUNNING" and run.driver_pid is not None)
+    driver = context.staged.run.driver_pid
     found = _with_children([driver] if driver else [], lambda each: each.name() == "java")
     if not found:
         raise Rejected("the driver has no Java process at the moment")
     _kill(found)
 
 
-def worker_killed(doing: Doing) -> None:
+def worker_killed(context: FaultContext) -> None:
     """Kills only the worker and its pool; the drivers are its children too, and survive."""
-    supervisor = doing.staged.site.supervisor
+    supervisor = context.staged.site.supervisor
     family = _with_children([supervisor.pid_of("worker")], lambda each: "celery" in each.cmdline())
     _kill(family)
     supervisor.revive()
 
 
-def part_killed(part: str, doing: Doing) -> None:
+def part_killed(part: str, context: FaultContext) -> None:
     """Kills a process of the control plane, which is down for a while."""
-    _kill_for(doing, _with_children([doing.staged.site.supervisor.pid_of(part)]))
+    _kill_for(context, _with_children([context.staged.site.supervisor.pid_of(part)]))
 
 
-def all_killed(doing: Doing) -> None:
+def all_killed(context: FaultContext) -> None:
     """Kills the control plane and all pipelines at once; the servers at their ends live on."""
-    _kill_for(doing, _all_processes(doing.staged.site))
+    _kill_for(context, _all_processes(context.staged.site))
 
 
-def broker_flushed(doing: Doing) -> None:
+def broker_flushed(context: FaultContext) -> None:
     """Deletes all keys of the control plane's own Redis, with the waiting tasks."""
     address = own_redis()
     if address is None:
@@ -135,10 +135,10 @@ def _is(process: psutil.Process, meant: Callable[[psutil.Process], bool]) -> boo
     return False
 
 
-def _kill_for(doing: Doing, processes: Collection[psutil.Process]) -> None:
+def _kill_for(context: FaultContext, processes: Collection[psutil.Process]) -> None:
     _kill(processes)
-    time.sleep(doing.length_s)
-    doing.staged.site.supervisor.revive()
+    time.sleep(context.length_s)
+    context.staged.site.supervisor.revive()
 
 
 def _kill(processes: Collection[psutil.Process]) -> None:
@@ -148,7 +148,7 @@ def _kill(processes: Collection[psutil.Process]) -> None:
     psutil.wait_procs(list(processes), timeout=ENDED_WITHIN_S)
 
 
-KILLS: Mapping[Fault, Callable[[Doing], None]] = {
+KILLS: Mapping[Fault, Callable[[FaultContext], None]] = {
     Fault.SLOT_KILLED: slot_killed,
     **{
         Fault(f"slot-killed-{moment}"): partial(slot_killed_at, moment)

@@ -29,8 +29,8 @@ from bench.drill.staging import (
     small_disk,
 )
 from bench.soak import changes, disks, faults, flow
-from bench.soak.doing import WHO
 from bench.soak.ends import Line, line_of
+from bench.soak.fault_context import WHO
 from bench.soak.measuring import PARTS, Meter, recoveries_ms
 from bench.soak.schedule import Fault, Planned, lasting_at_most, schedule
 from bench.soak.slopes import JUDGED_FROM_S, Sample

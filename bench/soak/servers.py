@@ -13,7 +13,7 @@ import redis
 from bench.drill import incidents
 from bench.drill.staging import PREPARED_MAX, Servers
 from bench.soak import network
-from bench.soak.doing import Doing
+from bench.soak.fault_context import FaultContext
 from bench.soak.flow import KAFKA_POSTGRES
 from bench.soak.schedule import Fault
 from ftdash.embedded.supervisor import wait_until
@@ -38,35 +38,35 @@ ISR_SETTING, ISR_MIN = "min.insync.replicas", "1"
 PARTITIONS_MAX = 8
 
 
-def redis_away(doing: Doing) -> None:
-    doing.for_its_length(incidents.stopped_broker)
+def redis_away(context: FaultContext) -> None:
+    context.for_its_length(incidents.stopped_broker)
 
 
-def postgres_away(doing: Doing) -> None:
-    doing.for_its_length(incidents.stopped_database)
+def postgres_away(context: FaultContext) -> None:
+    context.for_its_length(incidents.stopped_database)
 
 
-def kafka_away(doing: Doing) -> None:
-    server = _kafka(doing).server
+def kafka_away(context: FaultContext) -> None:
+    server = _kafka(context).server
     server.kill()
     try:
-        time.sleep(doing.length_s)
+        time.sleep(context.length_s)
     finally:
         server.start()
 
 
-def hung(server: str, doing: Doing) -> None:
+def hung(server: str, context: FaultContext) -> None:
     """Makes a server hang: it accepts connections but never answers."""
-    with _stops(doing.staged.site.servers)[server]():
-        time.sleep(doing.length_s)
+    with _stops(context.staged.site.servers)[server]():
+        time.sleep(context.length_s)
 
 
-def servers_late(doing: Doing) -> None:
+def servers_late(context: FaultContext) -> None:
     """Makes Redis, PostgreSQL and Kafka answer late, by stopping them again and again."""
-    until_s = time.monotonic() + doing.length_s
+    until_s = time.monotonic() + context.length_s
     while time.monotonic() < until_s:
         with ExitStack() as stopped:
-            for stop in _stops(doing.staged.site.servers).values():
+            for stop in _stops(context.staged.site.servers).values():
                 stopped.enter_context(stop())
             time.sleep(LATE_S)
         time.sleep(AWAKE_S)
@@ -83,19 +83,19 @@ def _stops(servers: Servers) -> dict[str, Callable[[], AbstractContextManager[No
     return found
 
 
-def redis_refusing(doing: Doing) -> None:
-    server = doing.staged.site.servers.redis
+def redis_refusing(context: FaultContext) -> None:
+    server = context.staged.site.servers.redis
     if server is not None:
         with server.without_master():
-            time.sleep(doing.length_s)
+            time.sleep(context.length_s)
 
 
-def postgres_refusing(doing: Doing) -> None:
+def postgres_refusing(context: FaultContext) -> None:
     """Makes PostgreSQL refuse to write, like a standby before it takes over."""
-    server = _postgres(doing)
+    server = _postgres(context)
     _set(server, "on")
     try:
-        time.sleep(doing.length_s)
+        time.sleep(context.length_s)
     finally:
         _set(server, "off")
 
@@ -105,12 +105,12 @@ def _set(server: PostgresServer, read_only: str) -> None:
     server.execute("select pg_reload_conf()")
 
 
-def kafka_refusing(doing: Doing) -> None:
+def kafka_refusing(context: FaultContext) -> None:
     """Makes Kafka answer NOT_ENOUGH_REPLICAS, as if a replica had fallen behind."""
-    broker = _kafka(doing)
+    broker = _kafka(context)
     _set_replicas(broker, "2")
     try:
-        time.sleep(doing.length_s)
+        time.sleep(context.length_s)
     finally:
         _set_replicas(broker, ISR_MIN)
 
@@ -120,9 +120,9 @@ def _set_replicas(broker: KafkaBroker, least: str) -> None:
         broker.set_topic(topic, ISR_SETTING, least)
 
 
-def prepared_exhausted(doing: Doing) -> None:
+def prepared_exhausted(context: FaultContext) -> None:
     """Prepares foreign transactions until PostgreSQL takes no more."""
-    server, prepared = _postgres(doing), list[str]()
+    server, prepared = _postgres(context), list[str]()
     try:
         with (
             psycopg.connect(server.url, autocommit=True) as connection,
@@ -133,15 +133,15 @@ def prepared_exhausted(doing: Doing) -> None:
                 connection.execute("select pg_current_xact_id()")
                 connection.execute(f"prepare transaction 'soak-{number}'".encode())
                 prepared.append(f"soak-{number}")
-        time.sleep(doing.length_s)
+        time.sleep(context.length_s)
     finally:
         for each in prepared:
             server.execute(f"rollback prepared '{each}'")
 
 
-def partition_added(doing: Doing) -> None:
+def partition_added(context: FaultContext) -> None:
     """Adds a partition to the topic that the pipeline reads; the input spreads over all."""
-    broker = _kafka(doing)
+    broker = _kafka(context)
     topics: Any = broker.admin().list_topics(KAFKA_POSTGRES, timeout=ANSWER_S).topics
     total = len(topics[KAFKA_POSTGRES].partitions) + 1
     if total > PARTITIONS_MAX:
@@ -149,12 +149,12 @@ def partition_added(doing: Doing) -> None:
     broker.add_partitions(KAFKA_POSTGRES, total)
 
 
-def record_poisoned(doing: Doing) -> None:
+def record_poisoned(context: FaultContext) -> None:
     """Adds an entry whose number is no number; the run sets it aside."""
-    server = doing.staged.site.servers.redis
+    server = context.staged.site.servers.redis
     if server is None:
         raise Rejected("there is no Redis")
-    stream = f"{doing.staged.name}-0"
+    stream = f"{context.staged.name}-0"
     with server.client() as client:
         # A feed may come in between; the entry is then too old, and another id is tried.
         wait_until(
@@ -174,49 +174,49 @@ def _try_poison(client: Any, stream: str) -> bool:
     return True
 
 
-def objects_away(doing: Doing) -> None:
+def objects_away(context: FaultContext) -> None:
     """Breaks connections to the object store."""
-    _objects_do(doing, lambda _: object_server.Fault.CUT_UPLOAD)
+    _objects_do(context, lambda _: object_server.Fault.CUT_UPLOAD)
 
 
-def objects_faulty(doing: Doing) -> None:
+def objects_faulty(context: FaultContext) -> None:
     """Makes one request in three fail, each time in another way."""
     ways = [way for fault in FAULTY for way in (fault, None, None)]
-    _objects_do(doing, lambda request: ways[request.number % len(ways)])
+    _objects_do(context, lambda request: ways[request.number % len(ways)])
 
 
-def objects_slow(doing: Doing) -> None:
-    _objects_do(doing, lambda _: object_server.Fault.SLOW)
+def objects_slow(context: FaultContext) -> None:
+    _objects_do(context, lambda _: object_server.Fault.SLOW)
 
 
-def objects_denied(doing: Doing) -> None:
+def objects_denied(context: FaultContext) -> None:
     """Makes the object store deny access, as while its rights are changed."""
-    _objects_do(doing, lambda _: object_server.Fault.DENIED)
+    _objects_do(context, lambda _: object_server.Fault.DENIED)
 
 
-def _objects_do(doing: Doing, plan: object_server.Plan) -> None:
-    if (server := doing.staged.site.servers.objects) is not None:
+def _objects_do(context: FaultContext, plan: object_server.Plan) -> None:
+    if (server := context.staged.site.servers.objects) is not None:
         server.plan(plan)
-        time.sleep(doing.length_s)
+        time.sleep(context.length_s)
         server.plan(object_server.never)
 
 
-def servers_cut_off(doing: Doing) -> None:
+def servers_cut_off(context: FaultContext) -> None:
     """Cuts off Redis, PostgreSQL and Kafka: no packet gets to or from them."""
-    with network.lossy(_ports_of(doing.staged.site.servers)):
-        time.sleep(doing.length_s)
+    with network.lossy(_ports_of(context.staged.site.servers)):
+        time.sleep(context.length_s)
 
 
-def slot_cut_off(doing: Doing) -> None:
+def slot_cut_off(context: FaultContext) -> None:
     """Cuts a slot off from its driver, the other slots and the servers that it is connected to."""
-    with network.lossy(network.ports_in_use(doing.slot)):
-        time.sleep(doing.length_s)
+    with network.lossy(network.ports_in_use(context.slot)):
+        time.sleep(context.length_s)
 
 
-def bad_lines(doing: Doing) -> None:
+def bad_lines(context: FaultContext) -> None:
     """Drops some packets to and from the servers, so that data arrives late."""
-    with network.lossy(_ports_of(doing.staged.site.servers), LOST_SHARE):
-        time.sleep(doing.length_s)
+    with network.lossy(_ports_of(context.staged.site.servers), LOST_SHARE):
+        time.sleep(context.length_s)
 
 
 def _ports_of(servers: Servers) -> set[int]:
@@ -227,19 +227,19 @@ def _ports_of(servers: Servers) -> set[int]:
     return {port for address in addresses if (port := urlsplit(address).port) is not None}
 
 
-def _kafka(doing: Doing) -> KafkaBroker:
-    if (server := doing.staged.site.servers.kafka) is None:
+def _kafka(context: FaultContext) -> KafkaBroker:
+    if (server := context.staged.site.servers.kafka) is None:
         raise Rejected("there is no Kafka")
     return server
 
 
-def _postgres(doing: Doing) -> PostgresServer:
-    if (server := doing.staged.site.servers.postgres) is None:
+def _postgres(context: FaultContext) -> PostgresServer:
+    if (server := context.staged.site.servers.postgres) is None:
         raise Rejected("there is no PostgreSQL")
     return server
 
 
-OF_SERVERS: Mapping[str, Mapping[Fault, Callable[[Doing], None]]] = {
+OF_SERVERS: Mapping[str, Mapping[Fault, Callable[[FaultContext], None]]] = {
     "redis": {
         Fault.REDIS_AWAY: redis_away,
         Fault.REDIS_AWAY_LONG: redis_away,
@@ -271,7 +271,7 @@ OF_SERVERS: Mapping[str, Mapping[Fault, Callable[[Doing], None]]] = {
 }
 """Maps the name of a server in `Servers` to its faults."""
 
-OF_PACKETS: Mapping[Fault, Callable[[Doing], None]] = {
+OF_PACKETS: Mapping[Fault, Callable[[FaultContext], None]] = {
     Fault.SERVERS_CUT_OFF: servers_cut_off,
     Fault.SLOT_CUT_OFF: slot_cut_off,
     Fault.BAD_LINES: bad_lines,

@@ -130,8 +130,8 @@ def _run(records: int, rate: int, interval_ms: int) -> tuple[Measured, Rows]:
 def _on_processes(
     root: Path, parameters: dict[str, str], settings: dict[str, str]
 ) -> AbstractContextManager[StartedRun]:
-    asked: dict[str, object] = {"pipeline": "views", "parameters": parameters}
-    return hosted_run(root, settings=settings, asked=asked)
+    spec_fields: dict[str, object] = {"pipeline": "views", "parameters": parameters}
+    return hosted_run(root, settings=settings, spec_fields=spec_fields)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def _message_of_watched(delivery: Delivery, incident: WatchedIncident) -> Messag
     page, place = incident.page
     url, job = _address(page, *place), incident.flink_job
     cluster = job.cluster if job is not None else incident.flink_cluster
-    told = Explanation(
+    explanation = Explanation(
         id=incident.pk,
         cause=incident.cause,
         title=advice.title,
@@ -157,7 +157,7 @@ def _message_of_watched(delivery: Delivery, incident: WatchedIncident) -> Messag
         flink_job=job.jid if job is not None else None,
         fired_at=incident.opened_at,
         cleared_at=incident.closed_at if is_over else None,
-        incident=told,
+        incident=explanation,
         url=url,
     )
 

@@ -132,23 +132,23 @@ def _seconds(now: datetime, since: datetime) -> float:
 
 
 def _buffered_bytes(run: Run, sample: Sample | None, now: datetime) -> Reading:
-    told = _told(run, sample, now)
-    if isinstance(told, Absent):
-        return told
-    return float(sum(subtask["queued_bytes"] for subtask in told.subtasks))
+    newest = _newest_sample(run, sample, now)
+    if isinstance(newest, Absent):
+        return newest
+    return float(sum(subtask["queued_bytes"] for subtask in newest.subtasks))
 
 
 def _records_behind(run: Run, sample: Sample | None, now: datetime) -> Reading:
     """Sums the backlogs of the sources that know theirs; those of the others are unknown."""
-    told = _told(run, sample, now)
-    if isinstance(told, Absent):
-        return told
-    pending = [each.get("pending_records") for each in told.subtasks]
+    newest = _newest_sample(run, sample, now)
+    if isinstance(newest, Absent):
+        return newest
+    pending = [each.get("pending_records") for each in newest.subtasks]
     known = [each for each in pending if each is not None]
     return float(sum(known)) if known else Absent.UNKNOWN
 
 
-def _told(run: Run, sample: Sample | None, now: datetime) -> Sample | Absent:
+def _newest_sample(run: Run, sample: Sample | None, now: datetime) -> Sample | Absent:
     if run.status == JobStatus.FAILED.value:
         return Absent.OVER
     if sample is None or _seconds(now, sample.at) > settings.SILENT_AFTER_S:

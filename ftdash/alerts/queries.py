@@ -217,11 +217,11 @@ def silence_of_cluster(name: str) -> SilenceView | None:
 
 def rules() -> list[RuleView]:
     """Returns the rules by name."""
-    standing: dict[tuple[int, bool], list[str]] = {}
+    names_by_rule: dict[tuple[int, bool], list[str]] = {}
     for row in RuleStanding.objects.exclude(phase=Phase.QUIET).select_related("pipeline"):
         key = (row.rule_id, Phase(row.phase).is_firing)
-        standing.setdefault(key, []).append(row.pipeline.name)
-    return [_rule(row, standing) for row in AlertRule.objects.select_related("pipeline")]
+        names_by_rule.setdefault(key, []).append(row.pipeline.name)
+    return [_rule(row, names_by_rule) for row in AlertRule.objects.select_related("pipeline")]
 
 
 def rule(name: str) -> RuleView | None:
@@ -342,7 +342,7 @@ def _alert(
     )
 
 
-def _rule(row: AlertRule, standing: dict[tuple[int, bool], list[str]]) -> RuleView:
+def _rule(row: AlertRule, names_by_rule: dict[tuple[int, bool], list[str]]) -> RuleView:
     watched = Watched(row.watched)
     return RuleView(
         name=row.name,
@@ -352,6 +352,6 @@ def _rule(row: AlertRule, standing: dict[tuple[int, bool], list[str]]) -> RuleVi
         fires_above=written(watched, row.fire_above),
         clears_below=written(watched, row.clear_below),
         is_on=row.is_on,
-        firing=sorted(standing.get((row.pk, True), [])),
-        rising=sorted(standing.get((row.pk, False), [])),
+        firing=sorted(names_by_rule.get((row.pk, True), [])),
+        rising=sorted(names_by_rule.get((row.pk, False), [])),
     )

@@ -48,7 +48,7 @@ def make_webhook(
         host = delivery.parse(address).host
         raise Rejected(f"The name {host!r} of the webhook is not known: {error}.") from error
     kind = ChannelKind.WEBHOOK
-    made = _make(name, kind, address, pipeline, requester, reason, told=target.host_header)
+    made = _make(name, kind, address, pipeline, requester, reason, shown_address=target.host_header)
     return NewWebhook(name, delivery.key_of(made.key_salt))
 
 
@@ -57,7 +57,7 @@ def make_mail(
 ) -> None:
     delivery.check_can_send()
     address = ", ".join(delivery.addresses(addresses))
-    _make(name, ChannelKind.MAIL, address, pipeline, requester, reason, told=address)
+    _make(name, ChannelKind.MAIL, address, pipeline, requester, reason, shown_address=address)
 
 
 def delete_channel(*, name: str, requester: str, reason: str) -> None:
@@ -84,7 +84,7 @@ def _make(
     requester: str,
     reason: str,
     *,
-    told: str,
+    shown_address: str,
 ) -> Channel:
     reason = check_reason(reason)
     _check_channel_name(name)
@@ -104,7 +104,7 @@ def _make(
                 created_by=requester,
                 created_at=timezone.now(),
             )
-            _log_channel(requester, "made", name, reason, f"{kind.label} to {told}")
+            _log_channel(requester, "made", name, reason, f"{kind.label} to {shown_address}")
     except IntegrityError as error:
         raise Rejected(f"There is a channel {name!r}; choose another name.") from error
     return made

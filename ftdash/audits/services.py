@@ -98,8 +98,8 @@ def carry_out(audit_key: int) -> None:
             end(row, problem=f"It failed with {type(error).__name__}; see audit.log of the run.")
             raise
         else:
-            told = list(sentences(report))
-            end(row, report=msgspec.to_builtins(report), sentences=told)
+            texts = list(sentences(report))
+            end(row, report=msgspec.to_builtins(report), sentences=texts)
 
 
 def end(row: Audit, **found: object) -> None:

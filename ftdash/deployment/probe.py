@@ -19,10 +19,10 @@ def main() -> int:
     headers = {"Host": os.environ.get("FTDASH_ALLOWED_HOSTS", "127.0.0.1").split(",")[0]}
     if os.environ.get("FTDASH_TLS") == "1":
         headers["X-Forwarded-Proto"] = "https"
-    asked = urllib.request.Request(address, headers=headers)
+    request = urllib.request.Request(address, headers=headers)
     without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
     try:
-        with without_proxy.open(asked, timeout=TIMEOUT_S):
+        with without_proxy.open(request, timeout=TIMEOUT_S):
             return 0
     except (urllib.error.URLError, TimeoutError) as error:
         print(f"{address}: {error}", file=sys.stderr)

@@ -307,12 +307,12 @@ Settings = dict[str, Any]
 """Flink's answer about the checkpoint settings of a job, unchanged."""
 
 
-def decoded(content: bytes, type_: type[Answer], asked: str) -> Answer:
+def decoded(content: bytes, type_: type[Answer], path: str) -> Answer:
     """Raises Rejected if this is not an answer of Flink."""
     try:
         return msgspec.json.decode(content, type=type_)
     except UNDECODABLE as error:
-        raise Rejected(f"Its answer to {asked} is none of Flink: {error}") from error
+        raise Rejected(f"Its answer to {path} is none of Flink: {error}") from error
 
 
 def first_error(content: bytes) -> str:

@@ -95,22 +95,22 @@ def outcome_of_cancel(state: str) -> Outcome | None:
     return None
 
 
-def body_of(kind: str, asked: TriggerOptions, trigger_id: str) -> dict[str, object]:
+def body_of(kind: str, options: TriggerOptions, trigger_id: str) -> dict[str, object]:
     """Returns the request, in the names that Flink has for each kind."""
-    directory = asked.directory or None
+    directory = options.directory or None
     if kind == "STOP":
         return {
             "targetDirectory": directory,
-            "drain": asked.drain,
-            "formatType": asked.savepoint_format,
+            "drain": options.drain,
+            "formatType": options.savepoint_format,
             "triggerId": trigger_id,
         }
     if kind == "CHECKPOINT":
-        return {"checkpointType": asked.checkpoint_type, "triggerId": trigger_id}
+        return {"checkpointType": options.checkpoint_type, "triggerId": trigger_id}
     return {
         "target-directory": directory,
         "cancel-job": False,
-        "formatType": asked.savepoint_format,
+        "formatType": options.savepoint_format,
         "triggerId": trigger_id,
     }
 
@@ -118,5 +118,5 @@ def body_of(kind: str, asked: TriggerOptions, trigger_id: str) -> dict[str, obje
 def paths_of(kind: str, jid: str, trigger_id: str) -> tuple[str, str]:
     """Returns the path to send a trigger to, and the path to ask for it."""
     sent = {"STOP": "stop", "CHECKPOINT": "checkpoints"}.get(kind, "savepoints")
-    asked = "checkpoints" if kind == "CHECKPOINT" else "savepoints"
-    return f"/jobs/{jid}/{sent}", f"/jobs/{jid}/{asked}/{trigger_id}"
+    resource = "checkpoints" if kind == "CHECKPOINT" else "savepoints"
+    return f"/jobs/{jid}/{sent}", f"/jobs/{jid}/{resource}/{trigger_id}"

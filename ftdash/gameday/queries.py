@@ -170,8 +170,8 @@ def game_days(pipeline: str | None = None, limit: int = DAYS_MAX) -> GameDays:
 
 def candidates() -> list[Candidate]:
     """Returns every pipeline by name, with as many queries for a thousand as for one."""
-    asked = ((row, problem_with(KillSlot, row, run)) for row, run in newest_runs())
-    return [Candidate(row.name, problem) for row, problem in asked]
+    problems = ((row, problem_with(KillSlot, row, run)) for row, run in newest_runs())
+    return [Candidate(row.name, problem) for row, problem in problems]
 
 
 def game_day(key: int) -> GameDayView | None:

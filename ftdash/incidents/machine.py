@@ -80,11 +80,11 @@ def judge(open_before: Sequence[Open], signs: Iterable[Sign], health: Health) ->
         if _is_consequence(sign, found):
             continue
         found[sign.cause] = _with(found.get(sign.cause), sign)
-    standing = {sign.cause for sign in all_signs if sign.stands}
+    present = {sign.cause for sign in all_signs if sign.stands}
     still_open: list[Open] = []
     closed: list[Closed] = []
     for incident in found.values():
-        because = None if incident.cause in standing else _over_because(incident, health)
+        because = None if incident.cause in present else _over_because(incident, health)
         if because is None:
             still_open.append(incident)
         else:

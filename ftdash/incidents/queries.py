@@ -84,8 +84,8 @@ def memory_of(slot: str, resident_bytes: int) -> str:
 def figures(cause: Cause, text: str) -> str:
     """Returns one sentence with a figure that a person needs to act, or an empty string."""
     if cause in _OF_DISKS and (path := path_in(text)) is not None:
-        room = free_space_at(Path(path))
-        return room.sentence if room else ""
+        space = free_space_at(Path(path))
+        return space.sentence if space else ""
     if cause is Cause.INPUT_LOST:
         return _gap(text)
     if cause is Cause.SYSTEM_AWAY and (server := server_in(text)) is not None:

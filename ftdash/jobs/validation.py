@@ -80,14 +80,14 @@ def check_startable(
     # The engine loads Arrow, which takes longer than a page should; most requests start nothing.
     from pipelines.points.code_process import MayStart
 
-    asked = MayStart(
+    question = MayStart(
         flow=flow,
         code=code,
         jobs_root=str(configuration.JOBS_ROOT),
         parameters=parameters,
         settings=settings,
     )
-    return answer(asked, EndToEnd)
+    return answer(question, EndToEnd)
 
 
 def package_store() -> "CodeStore":
@@ -113,14 +113,14 @@ def check_sources(
     """Raises Rejected, naming the file or column. Not for a restore: it may not read it all."""
     from pipelines.points.code_process import MayRead
 
-    asked = MayRead(
+    question = MayRead(
         flow=flow,
         code=code,
         jobs_root=str(configuration.JOBS_ROOT),
         parameters=parameters,
         settings=settings,
     )
-    answer(asked, type(None))
+    answer(question, type(None))
 
 
 def output_notes(
@@ -133,7 +133,7 @@ def output_notes(
     """
     from pipelines.points.code_process import OutputNotes
 
-    asked = OutputNotes(
+    question = OutputNotes(
         flow=flow,
         code=code,
         jobs_root=str(configuration.JOBS_ROOT),
@@ -141,15 +141,15 @@ def output_notes(
         installation=configuration.INSTALLATION_ID,
         newest_run="" if newest is None else str(run_directory(newest).path),
     )
-    return answer(asked, list[str])
+    return answer(question, list[str])
 
 
 def parameters_of(flow: str) -> list[Parameter]:
     """Returns the parameters of a declared flow, as its code is now. Raises Rejected."""
     from pipelines.points.code_process import ItsParameters
 
-    asked = ItsParameters(flow=flow, jobs_root=str(configuration.JOBS_ROOT))
-    return answer(asked, list[Parameter])
+    question = ItsParameters(flow=flow, jobs_root=str(configuration.JOBS_ROOT))
+    return answer(question, list[Parameter])
 
 
 def check_place(path: str) -> None:

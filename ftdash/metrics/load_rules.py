@@ -74,10 +74,10 @@ def source_away(loads: Sequence[SubtaskLoad]) -> Finding | None:
 
 def stuck_code(loads: Sequence[SubtaskLoad]) -> Finding | None:
     """Names the subtask that has stood longest, and the line where it stands."""
-    standing = [load for load in loads if (load.stands_ms or 0) >= STANDS_FROM_MS]
-    if not standing:
+    stuck = [load for load in loads if (load.stands_ms or 0) >= STANDS_FROM_MS]
+    if not stuck:
         return None
-    worst = max(standing, key=lambda load: load.stands_ms or 0)
+    worst = max(stuck, key=lambda load: load.stands_ms or 0)
     text = (
         f"{worst.vertex}[{worst.subtask}] has stood for {duration(worst.stands_ms or 0)} at"
         f" {worst.stands_at}."

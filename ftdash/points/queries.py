@@ -248,13 +248,13 @@ def lineage(pipeline: str, runs_max: int | None = None) -> list[LineageRun] | No
     shown = set(sorted((node.run.pk for node in found), reverse=True)[:runs_max])
     shown.update(run.pk for run in own[-1:])
     starts = Request.objects.filter(kind__in=STARTS, run__in=shown)
-    asked = {start.run_id: start for start in starts}
+    start_of = {start.run_id: start for start in starts}
     return [
         _described(
             node,
             runs.get(node.run.parent_id or 0),
             forks.get(node.run.pk, []),
-            asked.get(node.run.pk),
+            start_of.get(node.run.pk),
         )
         for node in found
         if node.run.pk in shown
@@ -320,7 +320,7 @@ def _uids(run: Run) -> set[str]:
 
 
 def _described(
-    node: _Node, parent: Run | None, forks: list[Run], asked: Request | None
+    node: _Node, parent: Run | None, forks: list[Run], request: Request | None
 ) -> LineageRun:
     run = node.run
     return LineageRun(
@@ -335,8 +335,8 @@ def _described(
         restored_checkpoint_id=run.first_checkpoint_id - 1 if run.restored_from else None,
         claim_mode=run.claim_mode if run.restored_from else None,
         code=run.code_described,
-        started_by="" if asked is None else asked.requester,
-        why="" if asked is None else asked.reason,
+        started_by="" if request is None else request.requester,
+        why="" if request is None else request.reason,
         changes=list(_changes(run, parent)),
         tree_restored_from=node.root.restored_from,
         points=_points(run, forks),

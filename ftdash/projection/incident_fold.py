@@ -120,8 +120,8 @@ class IncidentFold:
                 row = SupersededOutput(sink=sink, files=files, moved_to=moved_to)
                 self._add(row, envelope)
             case OutputPublishedAgain() as event:
-                told = {name: getattr(event, name) for name in _OF_REPEAT}
-                self._add(RepeatedOutput(**told), envelope)
+                repeat = {name: getattr(event, name) for name in _OF_REPEAT}
+                self._add(RepeatedOutput(**repeat), envelope)
             case LeftoversDiscarded() | LeftoversKept() as event:
                 self._add(_leftover(event), envelope)
             case TargetTakenOver() as event:

@@ -66,15 +66,15 @@ def go_on_from(run: Run, sequence: int, summary: JournalContinued) -> None:
             " before they were read; only the newest of what they reported is shown."
         )
     incidents, checkpoints, ledger = IncidentFold(run), CheckpointFold(run), LedgerFold(run)
-    told = {each.sequence: each for each in (*kept, *under_way)}
-    for number in sorted(told):
+    events = {each.sequence: each for each in (*kept, *under_way)}
+    for number in sorted(events):
         if number in begun:
-            checkpoints.on(told[number])
+            checkpoints.on(events[number])
         elif number > known:
-            ledger.on(told[number])
+            ledger.on(events[number])
         if number in begun or number > known:
-            incidents.on(told[number])
-        RunFold(run).on(told[number])
+            incidents.on(events[number])
+        RunFold(run).on(events[number])
     for each in (incidents, checkpoints, ledger):
         each.save()
     run.last_sequence = sequence - 1

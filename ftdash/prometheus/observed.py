@@ -92,8 +92,8 @@ class Observed:
 def observed() -> Observed:
     """Reads everything with the same few queries, however many pipelines there are."""
     seen, found = observe(), newest_runs()
-    asked = Request.objects.filter(phase__in=OPEN_PHASES).order_by().values_list("pipeline")
-    open_requests = dict(asked.annotate(Count("pk")))
+    waiting = Request.objects.filter(phase__in=OPEN_PHASES).order_by().values_list("pipeline")
+    open_requests = dict(waiting.annotate(Count("pk")))
     states = {pipeline.pk: shown_state(run, seen)[0] for pipeline, run in found}
     runs = _runs([run for _, run in found if run], states, seen.now)
     flink_clusters = clusters()

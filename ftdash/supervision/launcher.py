@@ -169,8 +169,8 @@ def _run_before(run: Run) -> RunId | None:
 def _requester(run: Run) -> str:
     """Returns who asked for the run; empty if it was made by hand."""
     kinds = (*STARTS, UndoStart.kind)
-    asked = run.requests.filter(kind__in=kinds).values_list("requester", flat=True)
-    return asked.first() or ""
+    requesters = run.requests.filter(kind__in=kinds).values_list("requester", flat=True)
+    return requesters.first() or ""
 
 
 def _environment(run: Run) -> dict[str, str]:

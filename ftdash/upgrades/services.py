@@ -273,8 +273,8 @@ def _checked(row: Upgrade) -> Checked:
     refused = [each.text for each in verdict.findings if each.outcome is Outcome.REFUSED]
     if refused:
         return Checked("", " ".join(refused))
-    told = (Check.CODE, Check.COMPATIBILITY, Check.OUTPUT)
-    return Checked(" ".join(each.text for each in verdict.findings if each.check in told))
+    shown = (Check.CODE, Check.COMPATIBILITY, Check.OUTPUT)
+    return Checked(" ".join(each.text for each in verdict.findings if each.check in shown))
 
 
 def _newest_verdict(row: Upgrade, code: ShippedCode) -> Verdict | None:
@@ -317,7 +317,7 @@ def _restore(row: Upgrade, path: str, code: ShippedCode | None) -> Restore:
 
 def _stop(row: Upgrade) -> None:
     """Asks for a stop, and again if it has failed: the driver may have died meanwhile."""
-    newest = _asked(row, _stop_name(row.stop_tries))
+    newest = _request_of(row, _stop_name(row.stop_tries))
     has_failed = newest is not None and newest.phase in (RequestPhase.FAILED, RequestPhase.REJECTED)
     if newest is not None and not (has_failed and row.stop_tries < STOP_TRIES_MAX):
         return
@@ -358,7 +358,7 @@ def _savepoint(row: Upgrade, stop: Request | None) -> str | None:
 
 def _started(row: Upgrade, name: str, code: object) -> Run:
     """Returns the run from the savepoint with that code. Raises Rejected if it cannot start."""
-    request = _asked(row, name)
+    request = _request_of(row, name)
     if request is None:
         request = _start(row, name, code)
     if request.run is None:
@@ -378,14 +378,14 @@ def _start(row: Upgrade, name: str, code: object) -> Request:
             is_of_upgrade=True,
         )
     except Rejected:
-        if (known := _asked(row, name)) is not None:  # another worker was faster
+        if (known := _request_of(row, name)) is not None:  # another worker was faster
             return known
         raise
     return Request.objects.select_related("run").get(request_id=_id(row, name))
 
 
 def _cancel(row: Upgrade) -> None:
-    if row.new_run is None or row.new_run.is_terminal or _asked(row, "cancel") is not None:
+    if row.new_run is None or row.new_run.is_terminal or _request_of(row, "cancel") is not None:
         return
     requests.ask(
         row.pipeline.name,
@@ -402,7 +402,7 @@ def _id(row: Upgrade, name: str) -> str:
     return str(uuid.uuid5(_OF_UPGRADES, f"{row.request.request_id}/{name}"))
 
 
-def _asked(row: Upgrade, name: str) -> Request | None:
+def _request_of(row: Upgrade, name: str) -> Request | None:
     known = Request.objects.select_related("run")
     return known.filter(request_id=_id(row, name)).first()
 
@@ -414,7 +414,7 @@ def _why(row: Upgrade) -> str:
 
 def _seen(row: Upgrade, refusal: str) -> Seen:
     now, limit = timezone.now(), timedelta(milliseconds=row.timeout_ms)
-    stop, old = _asked(row, _stop_name(row.stop_tries)), _seen_run(row.old_run)
+    stop, old = _request_of(row, _stop_name(row.stop_tries)), _seen_run(row.old_run)
     if row.savepoint is None and (path := _savepoint(row, stop)):
         row.savepoint = path
         row.save(update_fields=["savepoint"])
@@ -434,7 +434,7 @@ def _seen(row: Upgrade, refusal: str) -> Seen:
         savepoint=row.savepoint,
         new=None if row.new_run is None else _seen_run(row.new_run),
         why_back=row.why_back,
-        back=_seen_request(_asked(row, "back")),
+        back=_seen_request(_request_of(row, "back")),
     )
 
 

@@ -145,16 +145,16 @@ def understood(events: Sequence[Any], now: datetime) -> tuple[list[QueryEvent], 
 
     `events` are values of JSON. A malformed one does not affect the others.
     """
-    told: list[QueryEvent] = []
+    found: list[QueryEvent] = []
     problems: list[str] = []
     for index, each in enumerate(events):
         try:
-            told.append(_told(msgspec.convert(_storable(each), Event), now))
+            found.append(_query_event(msgspec.convert(_storable(each), Event), now))
         except (msgspec.ValidationError, ValueError, OverflowError) as problem:
             problems.append(f"events.{index}: {str(problem)[:TEXT_LENGTH_MAX]}")
     if len(problems) > PROBLEMS_MAX:
         problems[PROBLEMS_MAX:] = [f"{len(problems) - PROBLEMS_MAX} more events are malformed."]
-    return told, problems
+    return found, problems
 
 
 def _storable(value: Any) -> Any:
@@ -169,7 +169,7 @@ def _storable(value: Any) -> Any:
             return value
 
 
-def _told(event: Event, now: datetime) -> QueryEvent:
+def _query_event(event: Event, now: datetime) -> QueryEvent:
     if event.kind is Kind.PROGRESS:
         if event.progress is None:
             raise ValueError("an event of kind 'progress' needs a progress")

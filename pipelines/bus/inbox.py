@@ -82,10 +82,10 @@ class Inbox:
         waiting = {command.request_id for command in self.pending()}
         if not waiting:
             return
-        for request_id in waiting & _told(run_directory, RequestEnded):
+        for request_id in waiting & _reported(run_directory, RequestEnded):
             self.done(request_id)
             waiting.remove(request_id)
-        self._taken_up = waiting & _told(run_directory, RequestAccepted)
+        self._taken_up = waiting & _reported(run_directory, RequestAccepted)
 
     def was_taken_up(self, request_id: RequestId) -> bool:
         """True if an earlier driver took up the request and died before answering it."""
@@ -133,7 +133,7 @@ def _check_addressed(command: DriverCommand, path: Path) -> None:
         raise msgspec.ValidationError(f"its request id is {command.request_id!r}")
 
 
-def _told(
+def _reported(
     run_directory: RunDirectory, kind: type[RequestAccepted] | type[RequestEnded]
 ) -> set[RequestId]:
     return {event.request_id for event in every_event(run_directory.journal_file, kind)}

@@ -27,7 +27,7 @@ from pipelines.connectors.in_process import Draws
 from pipelines.connectors.json_rows import text_of
 from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.producer import RecordForm
-from pipelines.connectors.redis.connection import RedisConnection, asking, client_of
+from pipelines.connectors.redis.connection import RedisConnection, client_of, redis_errors
 from pipelines.domain.errors import UNDECODABLE, Rejected, Retryable
 from pipelines.flows.page_view_variables import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 
@@ -113,7 +113,7 @@ class RedisViewLog:
         for fields in _fields(views):
             pipeline.execute_command(*bounded, *fields)
         try:
-            with asking(self._client, f"to append to the stream {stream}"):
+            with redis_errors(self._client, f"to append to the stream {stream}"):
                 pipeline.execute()
         except redis.ResponseError as error:
             said = str(error).rpartition("caused error: ")[2]  # before it, the whole command
@@ -196,9 +196,9 @@ def provide_topic(address: KafkaAddress, topic: str, partitions: int) -> None:
     with address.settings_are_understood():
         client = untyped.AdminClient(address.settings(lambda error: None))
     wanted = untyped.NewTopic(topic, partitions, BROKER_DECIDES)
-    asked = client.create_topics([wanted], request_timeout=ANSWER_TIMEOUT_S)
+    futures = client.create_topics([wanted], request_timeout=ANSWER_TIMEOUT_S)
     try:
-        asked[topic].result()
+        futures[topic].result()
     except KafkaException as failure:
         error: KafkaError = failure.args[0]
         if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:

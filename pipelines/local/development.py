@@ -177,5 +177,5 @@ def write(place: Path, view: View) -> None:
 
 if __name__ == "__main__":
     here = Path(sys.argv[1])
-    asked = msgspec.json.decode((here / TASK_FILE).read_bytes(), type=Task)
-    sys.exit(0 if run(asked, here / VIEW_FILE) else 1)
+    given = msgspec.json.decode((here / TASK_FILE).read_bytes(), type=Task)
+    sys.exit(0 if run(given, here / VIEW_FILE) else 1)

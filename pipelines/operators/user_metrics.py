@@ -133,16 +133,18 @@ def _sample(operator: Uid, name: str, metric: Metric) -> MetricSample:
     match metric:
         case Counter(count):
             value, problem = _number(count)
-            return _told(operator, name, MetricKind.COUNTER, value, problem)
+            return _metric_sample(operator, name, MetricKind.COUNTER, value, problem)
         case Gauge(read):
             value, problem = _read(read)
-            return _told(operator, name, MetricKind.GAUGE, value, problem)
+            return _metric_sample(operator, name, MetricKind.GAUGE, value, problem)
         case Histogram():
             spread, problem = _spread(metric.newest())
-            return _told(operator, name, MetricKind.HISTOGRAM, metric.count, problem, spread)
+            return _metric_sample(
+                operator, name, MetricKind.HISTOGRAM, metric.count, problem, spread
+            )
 
 
-def _told(
+def _metric_sample(
     operator: Uid,
     name: str,
     kind: MetricKind,

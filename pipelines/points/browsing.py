@@ -96,7 +96,7 @@ def rows_page(
         Retryable: the storage does not answer.
     """
     handles = handles_of(manifest, question.uid, question.state)
-    columns = [Column(name, told) for name, told in handles[0].schema.items()]
+    columns = [Column(name, arrow_type) for name, arrow_type in handles[0].schema.items()]
     _check_wanted(question.wanted, columns)
     rows: list[list[Value]] = []
     end: Place | None = None

@@ -209,11 +209,11 @@ def _answered(question: Question) -> Answered:
 
 
 def main() -> None:
-    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Inquiry)
+    inquiry = msgspec.json.decode(sys.stdin.buffer.read(), type=Inquiry)
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as stream:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        with waiting_at_most(asked.at_most_s):
-            stream.write(msgspec.json.encode(_answered(asked.question)))
+        with waiting_at_most(inquiry.at_most_s):
+            stream.write(msgspec.json.encode(_answered(inquiry.question)))
 
 
 if __name__ == "__main__":

@@ -282,18 +282,18 @@ def _compared(
     only = sorted(set(left.column_names) ^ set(right.column_names))
     note = f"Not in both points, and so not compared: {', '.join(only)}." if only else ""
     found = by_key(left, right, key, columns) if key and set(key) <= set(columns) else None
-    told = found or by_row(left, right, columns)
-    changed = told.changed
+    difference = found or by_row(left, right, columns)
+    changed = difference.changed
     return replace(
         counted,
         columns=columns,
         key=list(key) if found else [],
         note=note,
-        added=len(told.added),
-        removed=len(told.removed),
+        added=len(difference.added),
+        removed=len(difference.removed),
         changed=None if changed is None else len(changed[0]),
-        added_rows=_examples(right, columns, told.added),
-        removed_rows=_examples(left, columns, told.removed),
+        added_rows=_examples(right, columns, difference.added),
+        removed_rows=_examples(left, columns, difference.removed),
         changed_rows=[
             ChangedRow(old, new)
             for old, new in zip(

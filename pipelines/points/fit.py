@@ -155,16 +155,16 @@ def shelf_life(
 
 def shelf_life_in(manifest: Manifest, pipeline: Pipeline, *, is_committed: bool) -> ShelfLife:
     problems = unreachable(manifest, pipeline.sources, ahead=True)
-    told = list(source_limits(manifest, pipeline.sources))
+    of_sources = list(source_limits(manifest, pipeline.sources))
     prepared = {} if is_committed else pending_commits(manifest)
     limits = [
-        *(each for each in told if isinstance(each, Limit)),
+        *(each for each in of_sources if isinstance(each, Limit)),
         *sink_limits(manifest, pipeline.sinks, prepared),
     ]
     return ShelfLife(
         problems=problems,
         limits=sorted(limits, key=lambda limit: limit.until_ms),
-        unknown=[each for each in told if isinstance(each, str)],
+        unknown=[each for each in of_sources if isinstance(each, str)],
     )
 
 

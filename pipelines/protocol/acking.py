@@ -313,14 +313,14 @@ class Spout:
     def take(self) -> Emission | None:
         """Returns what to emit next, failed records first; None if nothing may be emitted now."""
         queue = self._again or self._waiting
-        room = self._in_flight_max - self._in_flight_count
-        if not queue or not room:
+        free = self._in_flight_max - self._in_flight_count
+        if not queue or not free:
             return None
         is_replay = queue is self._again
         batch, rows = queue.popleft()
-        if len(rows) > room:
-            queue.appendleft((batch, rows[room:]))
-        return self._emit(batch, rows[:room], is_replay)
+        if len(rows) > free:
+            queue.appendleft((batch, rows[free:]))
+        return self._emit(batch, rows[:free], is_replay)
 
     def on_acked(self, numbers: Numbers) -> list[BatchNumber]:
         """These trees are processed. Returns the batches that are no longer needed."""

@@ -40,7 +40,7 @@ Q = TypeVar("Q", bound=msgspec.Struct)
 
 def answer_one(name: str, kind: type[Q], answer: Callable[[SparkSession, Q], object]) -> int:
     """Returns the exit status. `answer` raises Rejected if there is no answer."""
-    asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=kind)
+    question = msgspec.json.decode(sys.stdin.buffer.readline(), type=kind)
     threading.Thread(target=_end_with_the_asker, name="asker", daemon=True).start()
     builder = SparkSession.builder.master("local[2]").appName(name)
     for key, value in SETTINGS.items():
@@ -48,14 +48,14 @@ def answer_one(name: str, kind: type[Q], answer: Callable[[SparkSession, Q], obj
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     try:
-        told = answer(spark, asked)
+        result = answer(spark, question)
     except Rejected as refusal:
         first = str(refusal).strip().partition("\n")[0]
         sys.stderr.write(f"\n{first}\n")
         return 1
     finally:
         spark.stop()
-    sys.stdout.write(json.dumps(told))
+    sys.stdout.write(json.dumps(result))
     return 0
 
 
@@ -83,39 +83,39 @@ class StateQuestion(msgspec.Struct):
     rows_max: int
 
 
-def state_answer(spark: SparkSession, asked: StateQuestion) -> dict[str, object]:
+def state_answer(spark: SparkSession, question: StateQuestion) -> dict[str, object]:
     """Raises Rejected if Spark refuses."""
     addresses = [
         StateAddress(
             location=place.location,
             batch_id=place.batch_id,
-            operator_id=asked.operator_id,
-            store=asked.store,
+            operator_id=question.operator_id,
+            store=question.store,
         )
-        for place in asked.places
+        for place in question.places
     ]
     try:
         if len(addresses) == 1:
-            rows, count = _rows(state_rows(spark, addresses[0]), asked)
+            rows, count = _rows(state_rows(spark, addresses[0]), question)
             return {"rows": rows, "count": count}
         lost, gained = state_difference(spark, *addresses)
-        rows, count = _rows(lost, asked)
-        more, more_count = _rows(gained, asked)
+        rows, count = _rows(lost, question)
+        more, more_count = _rows(gained, question)
     except PySparkException as error:
         raise Rejected(f"Spark cannot read the state: {error}") from error
     return {"rows": rows, "count": count, "gained": more, "gained_count": more_count}
 
 
-def _rows(frame: DataFrame, asked: StateQuestion) -> tuple[list[dict[str, object]], int]:
+def _rows(frame: DataFrame, question: StateQuestion) -> tuple[list[dict[str, object]], int]:
     """Returns the first rows in the order of their keys, and the number of all rows."""
     partition: list[Column] = [sf.col("partition_id")] if "partition_id" in frame.columns else []
     written = frame.select(
         sf.to_json("key").alias("key"), sf.to_json("value").alias("value"), *partition
     )
-    if asked.key:
-        written = written.where(sf.col("key").contains(asked.key))
+    if question.key:
+        written = written.where(sf.col("key").contains(question.key))
     written = written.cache()
-    found = written.orderBy("key").limit(asked.rows_max).collect()
+    found = written.orderBy("key").limit(question.rows_max).collect()
     rows = [
         {**row.asDict(), "key": json.loads(row["key"] or "null"), "value": _value(row["value"])}
         for row in found
@@ -135,10 +135,10 @@ class PartitionsQuestion(msgspec.Struct):
     partitions: int
 
 
-def partitions_answer(spark: SparkSession, asked: PartitionsQuestion) -> dict[str, int]:
+def partitions_answer(spark: SparkSession, question: PartitionsQuestion) -> dict[str, int]:
     """Repartitions a fork. Raises Rejected if Spark refuses, or if a row differs afterwards."""
-    tree = tree_at(asked.location, [asked.location])
-    return {"compared_rows": repartition(spark, tree, asked.batch_id, asked.partitions)}
+    tree = tree_at(question.location, [question.location])
+    return {"compared_rows": repartition(spark, tree, question.batch_id, question.partitions)}
 
 
 ANSWERS: dict[str, Callable[[], int]] = {

@@ -240,5 +240,5 @@ def started(
 
 
 def _first_line(error: Py4JJavaError | PySparkException) -> str:
-    told = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
-    return told.strip().partition("\n")[0]
+    text = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
+    return text.strip().partition("\n")[0]

@@ -481,23 +481,23 @@ def plan_of(content: bytes) -> PlanDescription:
             " file that `explain` of ftdash_listener has written."
         )
     try:
-        told = msgspec.json.decode(content, type=_Explained)
+        explained = msgspec.json.decode(content, type=_Explained)
     except UNDECODABLE as error:
         raise Rejected(
             f"The plan cannot be read ({error}); give the file that `explain` of ftdash_listener"
             " has written."
         ) from error
-    if told.format != FORMAT:
+    if explained.format != FORMAT:
         raise Rejected(
-            f"The plan has format {told.format}, and this version reads {FORMAT}; use the listener"
-            " of this version of ftdash."
+            f"The plan has format {explained.format}, and this version reads {FORMAT}; use the"
+            " listener of this version of ftdash."
         )
-    operators = sorted(told.operators, key=lambda each: each.id)
+    operators = sorted(explained.operators, key=lambda each: each.id)
     return PlanDescription(
-        sources=tuple(_kind(each) for each in told.sources),
+        sources=tuple(_kind(each) for each in explained.sources),
         operators=tuple(PlannedOperator(name=o.name, schemas=_schemas(o)) for o in operators),
-        shuffle_partitions=told.shuffle_partitions,
-        store_class=told.store_class,
+        shuffle_partitions=explained.shuffle_partitions,
+        store_class=explained.store_class,
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from bench.drill.staging import CHECKPOINTS_BEFORE, Staged
 from bench.soak import disks
-from bench.soak.doing import Doing
+from bench.soak.fault_context import FaultContext
 from ftdash.jobs.models import Run
 from tests.polling import wait_until
 
@@ -65,9 +65,9 @@ def test_a_checkpoint_is_damaged_even_if_the_driver_ends_meanwhile(
 
     run = SimpleNamespace(attempt=1, driver_pid=driver.pid)
     staged = SimpleNamespace(run=run, wait=wait)
-    doing = SimpleNamespace(staged=staged, slot=slot, rng=Random(1))
+    context = SimpleNamespace(staged=staged, slot=slot, rng=Random(1))
 
-    disks.checkpoint_damaged(cast(Doing, doing))
+    disks.checkpoint_damaged(cast(FaultContext, context))
 
     assert file.read_bytes() != b"state of many keys"
     assert waited == [True, True, True]

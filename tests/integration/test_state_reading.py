@@ -13,7 +13,7 @@ from django.conf import settings
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from ftdash.watching.services.state import asked_of_spark
+from ftdash.watching.services.state import answer_of_spark
 from ftdash.watching.work_requests import StateRows
 from pipelines.domain.errors import Rejected
 from pipelines.spark.questions import Place, StateQuestion, state_answer
@@ -35,7 +35,7 @@ def test_state_is_read_by_key_and_compared_between_two_batches(
     one = answer(spark, question(tmp_path, [1], key='"u2"'))
     changed = answer(spark, question(tmp_path, [0, 1], key=""))
     with pytest.raises(Rejected, match=r"^It failed: Spark cannot read the state") as refused:
-        asked_of_spark(
+        answer_of_spark(
             settings.STATE_COMMAND,
             question(tmp_path, [7], key=""),
             StateRows,

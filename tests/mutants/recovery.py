@@ -112,8 +112,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ): (
         Mutant(
             "pipelines/runtime/master/requests/start_undo.py",
-            "self._asked is not None or self._has_put_back or self._context.spec.puts_back",
-            "self._asked is not None or self._has_put_back",
+            "self._command is not None or self._has_put_back or self._context.spec.puts_back",
+            "self._command is not None or self._has_put_back",
             "tests/processes/test_undone_starts.py"
             "::test_a_separate_run_puts_back_output_that_an_ended_run_set_aside",
         ),
@@ -713,7 +713,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     "and believes only what it reads": (
         Mutant(
             "pipelines/runtime/master/checkpoints/point_files.py",
-            "        if self._asked:\n            return now_ms\n",
+            "        if self._waiting:\n            return now_ms\n",
             "",
             (
                 "tests/unit/runtime/master/test_verification.py::"
@@ -722,7 +722,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         ),
         Mutant(
             "pipelines/runtime/master/requests/command_desk.py",
-            "self._verifier.on_asked(command.request_id)",
+            "self._verifier.on_request(command.request_id)",
             "pass",
             (
                 "tests/processes/test_damaged_chains.py::"
@@ -843,7 +843,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         ),
         Mutant(
             "ftdash/points/services/restore.py",
-            "            renamed_uids=asked.renamed,\n",
+            "            renamed_uids=wanted.renamed,\n",
             "",
             (
                 "tests/web/test_fresh_code.py::"

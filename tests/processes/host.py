@@ -122,17 +122,17 @@ def hosted_run(
     parallelism: int = 2,
     run_id: RunId | None = None,
     restore_from: str | None = None,
-    asked: dict[str, object] | None = None,
+    spec_fields: dict[str, object] | None = None,
     allows_faults: bool = True,
     environment: dict[str, str] | None = None,
 ) -> Iterator[StartedRun]:
     """Hosts the flow `numbers` in a run of its own, or another driver for the run `run_id`.
 
-    `asked` has further fields of the run's specification. A paced run continues at full speed once
-    `hurry` is called.
+    `spec_fields` has further fields of the run's specification. A paced run continues at full speed
+    once `hurry` is called.
     """
-    asked = asked or {}
-    pipeline = str(asked.get("pipeline", "numbers"))
+    spec_fields = spec_fields or {}
+    pipeline = str(spec_fields.get("pipeline", "numbers"))
     directory = RunDirectory.of(root, pipeline, run_id or RunId(f"run-{uuid.uuid4().hex[:12]}"))
     if not directory.spec_file.exists():
         directory.path.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def hosted_run(
             "restore_from": restore_from,
             "first_checkpoint_id": CheckpointId(1),
         }
-        spec = RunSpec(**{**values, **asked})  # type: ignore[arg-type]
+        spec = RunSpec(**{**values, **spec_fields})  # type: ignore[arg-type]
         directory.spec_file.write_bytes(msgspec.json.encode(spec))
     variables = {PERMISSION: str(int(allows_faults)), **(environment or {})}
     process = forks.Process(target=_driver_main, args=(str(directory.path), variables))

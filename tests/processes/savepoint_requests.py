@@ -15,7 +15,7 @@ WHO = {"request_id": RequestId("asked-1"), "requested_by": "ada", "reason": "tes
 STEP_S = 60.0
 
 
-def asked(run: StartedRun, command: DriverCommand) -> Path:
+def savepoint_by(run: StartedRun, command: DriverCommand) -> Path:
     """Delivers the command, waits for its answer, and returns the path of the savepoint."""
     answer = answered(run, command)
     assert answer.outcome is RequestOutcome.SUCCEEDED, answer.message

@@ -60,7 +60,7 @@ def scripted(
         root,
         {"script": str(directory)},
         settings=BY_HAND | settings,
-        asked={"pipeline": "scripted"},
+        spec_fields={"pipeline": "scripted"},
     ) as run:
         yield Script(run, directory, root / "output")
 

@@ -16,7 +16,7 @@ from pipelines.domain.status import JobStatus
 from tests.brokers.redis_broker import RedisBroker
 from tests.processes.host import hosted_run
 from tests.processes.malformed import SERVER, numbers_in
-from tests.processes.savepoint_requests import WHO, asked, manifest_of
+from tests.processes.savepoint_requests import WHO, manifest_of, savepoint_by
 
 pytestmark = pytest.mark.slow
 
@@ -40,10 +40,10 @@ def test_a_run_passes_an_accepted_gap_and_its_ledger_records_it(
 
     add(range(1, 6))
     with hosted_run(
-        tmp_path, parameters, settings=OFTEN, asked=flow, environment=environment
+        tmp_path, parameters, settings=OFTEN, spec_fields=flow, environment=environment
     ) as run:
         run.wait_for(lambda _: numbers_in(output) == [1, 2, 3, 4, 5], STEP_S)
-        savepoint = asked(run, StopWithSavepoint(**WHO))
+        savepoint = savepoint_by(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
     add(range(6, 21))
     client.xtrim(STREAM, minid="9-0", approximate=False)
@@ -57,7 +57,7 @@ def test_a_run_passes_an_accepted_gap_and_its_ledger_records_it(
         parameters,
         settings=OFTEN,
         restore_from=str(savepoint),
-        asked=again | {"accepted_gaps": [grown]},
+        spec_fields=again | {"accepted_gaps": [grown]},
         environment=environment,
     ) as refused:
         ended = refused.wait_until_over(STEP_S)
@@ -67,7 +67,7 @@ def test_a_run_passes_an_accepted_gap_and_its_ledger_records_it(
         parameters,
         settings=OFTEN | {"testing.faults": "kill committed slot=0 nth=1"},
         restore_from=str(savepoint),
-        asked=again | {"accepted_gaps": [gap.text]},
+        spec_fields=again | {"accepted_gaps": [gap.text]},
         environment=environment,
     ) as run:
         expected = [*range(1, 6), *range(9, 21)]
@@ -75,7 +75,7 @@ def test_a_run_passes_an_accepted_gap_and_its_ledger_records_it(
         run.wait_for(lambda _: len(run.of(LedgerBegun)) == 2, STEP_S)
         add(range(21, 31))
         run.wait_for(lambda _: numbers_in(output) == [*expected, *range(21, 31)], STEP_S)
-        asked(run, StopWithSavepoint(**WHO))
+        savepoint_by(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FAILED

@@ -36,7 +36,7 @@ def test_a_crash_loses_nothing_and_doubles_only_records_not_known_as_acked(
 def test_an_undisturbed_run_doubles_nothing_and_counts_every_message(tmp_path: Path) -> None:
     settings = {**ACKED, CHECKPOINTING + "interval": "50 ms", "topology.acker.executors": "2"}
     with hosted_run(
-        tmp_path, {"total": str(TOTAL)}, settings=settings, asked={"pipeline": "relay"}
+        tmp_path, {"total": str(TOTAL)}, settings=settings, spec_fields={"pipeline": "relay"}
     ) as run:
         ended = run.wait_until_over(STEP_S)
 

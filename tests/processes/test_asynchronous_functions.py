@@ -26,9 +26,9 @@ ASKING = {"pipeline": "asking"}
 def test_each_result_is_emitted_once_after_a_kill_and_at_another_parallelism(
     tmp_path: Path, settings: dict[str, str], ordered: str
 ) -> None:
-    asked = {"total": str(TOTAL), "ordered": ordered}
-    paced = {**asked, "hours_per_s": "0.05"}  # far from its end when it is killed
-    with hosted_run(tmp_path, paced, settings=settings, asked=ASKING) as run:
+    spec_fields = {"total": str(TOTAL), "ordered": ordered}
+    paced = {**spec_fields, "hours_per_s": "0.05"}  # far from its end when it is killed
+    with hosted_run(tmp_path, paced, settings=settings, spec_fields=ASKING) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         os.kill(run.pid_of(1), signal.SIGKILL)
         run.wait_for_more(2, STEP_S)
@@ -37,11 +37,11 @@ def test_each_result_is_emitted_once_after_a_kill_and_at_another_parallelism(
         newest = run.completed()[-1]
     with hosted_run(
         tmp_path,
-        asked,
+        spec_fields,
         settings=settings,
         parallelism=3,
         restore_from=newest.path,
-        asked={**ASKING, "first_checkpoint_id": newest.checkpoint_id + 1},
+        spec_fields={**ASKING, "first_checkpoint_id": newest.checkpoint_id + 1},
     ) as restored:
         assert restored.wait_until_over(STEP_S).status is JobStatus.FINISHED
 

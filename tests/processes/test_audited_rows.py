@@ -36,7 +36,7 @@ def test_rows_are_proven_after_every_kill_and_manual_changes_are_reported(
     values = {**PACED, "output": postgres.url_of(schema), "kind": kind}
     table = f'"{schema}".totals'
 
-    with hosted_run(tmp_path, values, settings=SOONER, asked=FLOW) as run:
+    with hosted_run(tmp_path, values, settings=SOONER, spec_fields=FLOW) as run:
         run.wait_for_more(2, STEP_S)
         os.kill(run.pid_of(1), signal.SIGKILL)
         run.wait_for_more(2, STEP_S)
@@ -46,7 +46,7 @@ def test_rows_are_proven_after_every_kill_and_manual_changes_are_reported(
         assert len(run.of(FailureOccurred)) >= 1
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait(STEP_S)
-    with hosted_run(tmp_path, run_id=run.directory.run_id, asked=FLOW) as successor:
+    with hosted_run(tmp_path, run_id=run.directory.run_id, spec_fields=FLOW) as successor:
         hurry(tmp_path)
         assert successor.wait_until_over(STEP_S).status is JobStatus.FINISHED
     assert_proven(audit(run.directory))

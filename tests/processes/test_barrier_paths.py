@@ -30,8 +30,8 @@ def test_every_record_arrives_once_and_in_order_over_each_of_two_paths(
     tmp_path: Path, settings: dict[str, str], faults: str
 ) -> None:
     plan = {**settings, "testing.faults": faults}
-    parameters, asked = {"script": str(tmp_path)}, {"pipeline": "diamond"}
-    with hosted_run(tmp_path, parameters, settings=plan, asked=asked) as run:
+    parameters, spec_fields = {"script": str(tmp_path)}, {"pipeline": "diamond"}
+    with hosted_run(tmp_path, parameters, settings=plan, spec_fields=spec_fields) as run:
         run.wait_for(lambda _: len(run.of(FailureOccurred)) == 2, STEP_S)
         (tmp_path / OVER).touch()
         ended = run.wait_until_over(STEP_S)
@@ -49,7 +49,9 @@ def test_checkpoints_still_commit_while_splits_are_silent_empty_or_ended(
     parameters = {"script": str(tmp_path), "total": str(total)}
     settings = {**OFTEN, "execution.checkpointing.timeout": "5 s"}
     silent = {"pipeline": "silent"}
-    with hosted_run(tmp_path, parameters, settings=settings, parallelism=3, asked=silent) as run:
+    with hosted_run(
+        tmp_path, parameters, settings=settings, parallelism=3, spec_fields=silent
+    ) as run:
         run.wait_for(lambda _: after_the_end(run, total) >= 3, STEP_S)
         if total:
             run.wait_for(lambda _: balance(tmp_path / "output", total) == EXACT, STEP_S)

@@ -16,7 +16,7 @@ from pipelines.domain.commands import StopWithSavepoint
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.processes.dead_letters import EVENTS, NAME, SERVER
 from tests.processes.host import hosted_run
-from tests.processes.savepoint_requests import WHO, asked
+from tests.processes.savepoint_requests import WHO, savepoint_by
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def test_each_record_is_in_one_of_the_two_topics_once_after_kills(
         kafka_server.create_topic(each, 2)
     run_on = {"settings": SETTINGS, "environment": {SERVER: kafka_server.bootstrap_servers}}
 
-    with hosted_run(tmp_path, {"topic": topic}, asked={"pipeline": NAME}, **run_on) as run:  # type: ignore[arg-type]
+    with hosted_run(tmp_path, {"topic": topic}, spec_fields={"pipeline": NAME}, **run_on) as run:  # type: ignore[arg-type]
         for part in range(3):
             produce(kafka_server, topic, range(part * RECORDS, (part + 1) * RECORDS))
             run.wait_for_more(1, STEP_S)
@@ -45,7 +45,7 @@ def test_each_record_is_in_one_of_the_two_topics_once_after_kills(
         run.wait_for(
             lambda _: len(rows(kafka_server, f"{topic}-good", EVENTS)) >= good_count(), STEP_S
         )
-        asked(run, StopWithSavepoint(**WHO))  # type: ignore[arg-type]
+        savepoint_by(run, StopWithSavepoint(**WHO))  # type: ignore[arg-type]
         run.wait_until_over(STEP_S)
 
     good = rows(kafka_server, f"{topic}-good", EVENTS)

@@ -91,8 +91,8 @@ def test_output_that_its_target_lost_ends_the_run_with_the_range(
         "execution.checkpointing.interval": "100 ms",
         **({"testing.faults": "kill committing slot=0"} if slot_dies else {}),
     }
-    asked: dict[str, object] = {"pipeline": "forgetful"}
-    with hosted_run(tmp_path, settings=settings, asked=asked, parallelism=1) as run:
+    spec_fields: dict[str, object] = {"pipeline": "forgetful"}
+    with hosted_run(tmp_path, settings=settings, spec_fields=spec_fields, parallelism=1) as run:
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FAILED
@@ -108,12 +108,14 @@ def test_a_run_warns_that_a_restore_of_a_point_with_lost_output_ends_alike(
     tmp_path: Path,
 ) -> None:
     settings = {"execution.checkpointing.interval": "1 h"}
-    asked: dict[str, object] = {"pipeline": "forgetful"}
-    with hosted_run(tmp_path, settings=settings, asked=asked, parallelism=1) as run:
+    spec_fields: dict[str, object] = {"pipeline": "forgetful"}
+    with hosted_run(tmp_path, settings=settings, spec_fields=spec_fields, parallelism=1) as run:
         ended = run.wait_until_over(STEP_S)
     (last,) = run.completed()
 
-    with hosted_run(tmp_path, restore_from=last.path, asked=asked, parallelism=1) as restored:
+    with hosted_run(
+        tmp_path, restore_from=last.path, spec_fields=spec_fields, parallelism=1
+    ) as restored:
         again = restored.wait_until_over(STEP_S)
 
     assert ended.reason.endswith(

@@ -36,7 +36,7 @@ EVENT_TIMES = {"pipeline": "event_times"}
 def test_windows_and_joins_are_exact_after_a_kill_and_at_another_parallelism(
     tmp_path: Path, settings: dict[str, str]
 ) -> None:
-    with hosted_run(tmp_path, PACED, settings=settings, asked=EVENT_TIMES) as run:
+    with hosted_run(tmp_path, PACED, settings=settings, spec_fields=EVENT_TIMES) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         os.kill(run.pid_of(1), signal.SIGKILL)
         run.wait_for_more(2, STEP_S)
@@ -49,7 +49,7 @@ def test_windows_and_joins_are_exact_after_a_kill_and_at_another_parallelism(
         settings=settings,
         parallelism=3,
         restore_from=newest.path,
-        asked={**EVENT_TIMES, "first_checkpoint_id": newest.checkpoint_id + 1},
+        spec_fields={**EVENT_TIMES, "first_checkpoint_id": newest.checkpoint_id + 1},
     ) as restored:
         assert restored.wait_until_over(STEP_S).status is JobStatus.FINISHED
 

@@ -33,7 +33,7 @@ def test_windows_fire_despite_an_idle_split_and_each_record_counts_once(
         {"script": str(tmp_path), "total": str(TOTAL)},
         settings=settings,
         parallelism=parallelism,
-        asked={"pipeline": "sleepy"},
+        spec_fields={"pipeline": "sleepy"},
     ) as run:
         wait_for_windows(run, tmp_path, SILENT_FROM_MS + 2 * WINDOW_MS)
         os.kill(run.pid_of(parallelism - 1), signal.SIGKILL)

@@ -162,7 +162,7 @@ def tables_run(  # type: ignore[no-untyped-def]
         settings=settings_with(faults),
         run_id=run_id,
         environment={DATABASE: server.url_of("public")},
-        asked={"pipeline": NAME, "started_by": "ada"},
+        spec_fields={"pipeline": NAME, "started_by": "ada"},
         **how,
     )
 

@@ -14,7 +14,7 @@ from tests.brokers.kafka_broker import KafkaBroker
 from tests.brokers.redis_broker import RedisBroker
 from tests.processes.host import hosted_run
 from tests.processes.malformed import NAME, SERVER, numbers_in
-from tests.processes.savepoint_requests import WHO, asked, manifest_of
+from tests.processes.savepoint_requests import WHO, manifest_of, savepoint_by
 
 pytestmark = pytest.mark.slow
 
@@ -66,9 +66,9 @@ def test_malformed_events_are_set_aside_and_replayed_by_a_better_parser(
     parameters = {"system": system, "log": name}
     run_on = {"settings": SETTINGS, "environment": {SERVER: address}, "parallelism": 1}
 
-    with hosted_run(tmp_path, parameters, asked={"pipeline": NAME}, **run_on) as run:  # type: ignore[arg-type]
+    with hosted_run(tmp_path, parameters, spec_fields={"pipeline": NAME}, **run_on) as run:  # type: ignore[arg-type]
         run.wait_for(lambda _: numbers_in(tmp_path / "output") == list(range(10)), STEP_S)
-        savepoint = asked(run, StopWithSavepoint(**WHO))
+        savepoint = savepoint_by(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
     kept = lines_by_checkpoint(tmp_path)
     lines = [line for of_one in kept.values() for line in of_one]
@@ -89,9 +89,11 @@ def test_malformed_events_are_set_aside_and_replayed_by_a_better_parser(
         "first_checkpoint_id": manifest_of(savepoint).checkpoint_id + 1,
         "replayed_sources": ["events"],
     }
-    with hosted_run(tmp_path, parameters | {"fixed": "true"}, asked=replayed, **run_on) as run:  # type: ignore[arg-type]
+    with hosted_run(
+        tmp_path, parameters | {"fixed": "true"}, spec_fields=replayed, **run_on
+    ) as run:  # type: ignore[arg-type]
         run.wait_for(lambda _: numbers_in(tmp_path / "output") == list(range(13)), STEP_S)
-        asked(run, StopWithSavepoint(**WHO))
+        savepoint_by(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
     assert not run.of(FailureOccurred)
     assert numbers_in(tmp_path / "output") == list(range(13))

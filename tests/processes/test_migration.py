@@ -31,7 +31,7 @@ def test_a_run_continues_where_a_stored_savepoint_was_taken(stored: Path, tmp_pa
         {"total": str(TOTAL)},
         parallelism=3,
         restore_from=str(savepoint),
-        asked={"first_checkpoint_id": manifest.checkpoint_id + 1},
+        spec_fields={"first_checkpoint_id": manifest.checkpoint_id + 1},
     ) as run:
         ended = run.wait_until_over(STEP_S)
 

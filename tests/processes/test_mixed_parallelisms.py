@@ -13,7 +13,7 @@ from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run, hurry
 from tests.processes.mixed import SLOTS
 from tests.processes.numbers import assert_exact, committed, expected
-from tests.processes.savepoint_requests import WHO, asked
+from tests.processes.savepoint_requests import WHO, savepoint_by
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ def test_killing_a_slot_with_only_the_widest_operator_changes_nothing(
     mode: str, tmp_path: Path
 ) -> None:
     settings = {**SOONER, **MODES[mode]}
-    with hosted_run(tmp_path, {"pause_ms": "150"}, settings=settings, asked=MIXED) as run:
+    with hosted_run(tmp_path, {"pause_ms": "150"}, settings=settings, spec_fields=MIXED) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         os.kill(run.pid_of(SLOTS - 1), signal.SIGKILL)
         hurry(tmp_path)
@@ -51,14 +51,18 @@ def test_killing_a_slot_with_only_the_widest_operator_changes_nothing(
 def test_a_rescale_keeps_the_explicit_parallelism_of_an_operator(
     parallelism: int, tmp_path: Path
 ) -> None:
-    with hosted_run(tmp_path, {"pause_ms": "150"}, settings=SOONER, asked=MIXED) as run:
+    with hosted_run(tmp_path, {"pause_ms": "150"}, settings=SOONER, spec_fields=MIXED) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
-        savepoint = str(asked(run, StopWithSavepoint(**WHO)))
+        savepoint = str(savepoint_by(run, StopWithSavepoint(**WHO)))
     assert len(committed(tmp_path / "output")) < len(expected(7_200))
 
     hurry(tmp_path)
     with hosted_run(
-        tmp_path, settings=SOONER, asked=MIXED, parallelism=parallelism, restore_from=savepoint
+        tmp_path,
+        settings=SOONER,
+        spec_fields=MIXED,
+        parallelism=parallelism,
+        restore_from=savepoint,
     ) as again:
         ended = again.wait_until_over(STEP_S)
         counts = {e.event.subtask_count for e in again.of(CheckpointTriggered)}  # type: ignore[attr-defined]
@@ -71,7 +75,7 @@ def test_a_rescale_keeps_the_explicit_parallelism_of_an_operator(
 def test_acked_mode_tracks_every_record_between_different_parallelisms(tmp_path: Path) -> None:
     """Ackers run in the slots of the widest operator."""
     settings = {**SOONER, CHECKPOINTING + "mode": "ACKED", "topology.acker.executors": "4"}
-    with hosted_run(tmp_path, settings=settings, asked=MIXED) as run:
+    with hosted_run(tmp_path, settings=settings, spec_fields=MIXED) as run:
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED

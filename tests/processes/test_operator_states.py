@@ -12,7 +12,7 @@ from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.key_groups import Redistribution
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
-from tests.processes.savepoint_requests import WHO, asked, manifest_of
+from tests.processes.savepoint_requests import WHO, manifest_of, savepoint_by
 from tests.processes.shared_lists import ELEMENTS, elements_in, reports_in
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ def test_split_elements_have_one_owner_and_every_subtask_gets_the_others(tmp_pat
             wait_for_reports(run, tmp_path, parallelism)
             if parallelism in (2, 5):
                 kill_and_recover(run, slot=1)
-            point = asked(run, StopWithSavepoint(**WHO))
+            point = savepoint_by(run, StopWithSavepoint(**WHO))
             run.wait_until_over(STEP_S)
 
         manifest = manifest_of(point)
@@ -81,6 +81,6 @@ def started(root: Path, parallelism: int, point: Path | None) -> Iterator[Starte
         settings=SETTINGS,
         parallelism=parallelism,
         restore_from=None if point is None else str(point),
-        asked={"pipeline": "shared_lists", "first_checkpoint_id": first_id},
+        spec_fields={"pipeline": "shared_lists", "first_checkpoint_id": first_id},
     ) as run:
         yield run

@@ -50,7 +50,7 @@ from tests.processes.page_view_counts import (
     totals_in,
     windows_in,
 )
-from tests.processes.savepoint_requests import WHO, asked
+from tests.processes.savepoint_requests import WHO, savepoint_by
 from tests.processes.told import Texts, all_answers, all_pages, all_rows, files_in, holding
 from tests.web.journals import new_run
 
@@ -108,7 +108,7 @@ def test_counts_are_exact_in_each_system_after_each_is_killed(
             tmp_path / "home",
             parameters,
             settings=SOONER,
-            asked={"pipeline": "page_views"},
+            spec_fields={"pipeline": "page_views"},
             environment=environment,
         ) as run,
         ExitStack() as all_the_time,
@@ -131,7 +131,7 @@ def test_counts_are_exact_in_each_system_after_each_is_killed(
             wait_until(lambda: all(reader.seen for reader in readers), within_s=STEP_S)
         given = views_in(kafka, name)
         wait_until(lambda: total_in_redis(redis_server, totals) == sum(given), within_s=STEP_S)
-        asked(run, StopWithSavepoint(**WHO, drain=True))  # type: ignore[arg-type]
+        savepoint_by(run, StopWithSavepoint(**WHO, drain=True))  # type: ignore[arg-type]
         assert run.wait_until_over(STEP_S).status is JobStatus.FINISHED
         ends = mark_ends(kafka_server, [windows, totals])
         all_along = consumed(console, ends)
@@ -183,11 +183,11 @@ def test_a_malformed_view_is_set_aside_and_all_others_are_counted(
         "target": name,
         "window_s": str(WINDOW_S),
     }
-    asked_for: dict[str, object] = {"pipeline": "page_views"}
+    flow: dict[str, object] = {"pipeline": "page_views"}
     environment = {REDIS: redis_server.url}
 
     with hosted_run(
-        tmp_path / "ends", parameters, settings=SOONER, asked=asked_for, environment=environment
+        tmp_path / "ends", parameters, settings=SOONER, spec_fields=flow, environment=environment
     ) as run:
         ended = run.wait_until_over(STEP_S)
     assert ended.status is JobStatus.FAILED
@@ -196,12 +196,12 @@ def test_a_malformed_view_is_set_aside_and_all_others_are_counted(
         tmp_path / "home",
         parameters,
         settings=SOONER | {"execution.poison-records.policy": "quarantine"},
-        asked=asked_for,
+        spec_fields=flow,
         environment=environment,
     ) as run:
         wait_until(lambda: total_in_redis(redis_server, totals) == 600, within_s=STEP_S)
         wait_until(lambda: not_read_yet(run) == [0] * SPLITS, within_s=STEP_S)
-        asked(run, StopWithSavepoint(**WHO, drain=True))  # type: ignore[arg-type]
+        savepoint_by(run, StopWithSavepoint(**WHO, drain=True))  # type: ignore[arg-type]
         assert run.wait_until_over(STEP_S).status is JobStatus.FINISHED
 
     right_totals, right_windows = counted([300, 300])

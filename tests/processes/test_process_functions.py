@@ -13,7 +13,7 @@ from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
 from tests.processes.numbers import KEYS
-from tests.processes.savepoint_requests import WHO, asked, manifest_of
+from tests.processes.savepoint_requests import WHO, manifest_of, savepoint_by
 from tests.processes.timed import committed_totals, expected_totals, reminded_keys
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ OFTEN = {"execution.checkpointing.interval": "50 ms"}
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 def test_state_and_timers_of_functions_survive_killed_slots(tmp_path: Path, backend: str) -> None:
     settings = OFTEN | {"state.backend.type": backend}
-    with hosted_run(tmp_path, settings=settings, asked=TIMED) as run:
+    with hosted_run(tmp_path, settings=settings, spec_fields=TIMED) as run:
         for slot in (1, 0):
             run.wait_for_more(1, STEP_S)
             os.kill(run.pid_of(slot), signal.SIGKILL)
@@ -41,11 +41,11 @@ def test_state_and_timers_of_functions_survive_killed_slots(tmp_path: Path, back
 def test_functions_resume_at_another_parallelism_and_on_another_backend(
     tmp_path: Path,
 ) -> None:
-    with hosted_run(tmp_path, {"held_at": str(HELD_AT)}, settings=OFTEN, asked=TIMED) as run:
+    with hosted_run(tmp_path, {"held_at": str(HELD_AT)}, settings=OFTEN, spec_fields=TIMED) as run:
         run.wait_until_cut_at(HELD_AT, STEP_S)
         run.wait_for(lambda _: "totals" in metrics_of(run), STEP_S)
         metrics = metrics_of(run)
-        savepoint = asked(run, StopWithSavepoint(**WHO))
+        savepoint = savepoint_by(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
     point = manifest_of(savepoint)
     held = {s.state for subtask in point.subtasks for o in subtask.operators for s in o.states}
@@ -56,7 +56,7 @@ def test_functions_resume_at_another_parallelism_and_on_another_backend(
         settings=OFTEN | {"state.backend.type": "rocksdb"},
         parallelism=3,
         restore_from=str(savepoint),
-        asked=TIMED | {"first_checkpoint_id": point.checkpoint_id + 1},
+        spec_fields=TIMED | {"first_checkpoint_id": point.checkpoint_id + 1},
     ) as run:
         ended = run.wait_until_over(STEP_S)
 
@@ -71,9 +71,9 @@ def test_functions_resume_at_another_parallelism_and_on_another_backend(
 def test_renamed_operators_keep_their_state_even_if_the_restore_is_killed(
     tmp_path: Path, fault: str
 ) -> None:
-    with hosted_run(tmp_path, {"held_at": str(HELD_AT)}, settings=OFTEN, asked=TIMED) as run:
+    with hosted_run(tmp_path, {"held_at": str(HELD_AT)}, settings=OFTEN, spec_fields=TIMED) as run:
         run.wait_until_cut_at(HELD_AT, STEP_S)
-        savepoint = asked(run, StopWithSavepoint(**WHO))
+        savepoint = savepoint_by(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
     renamed = {uid: f"new-{uid}" for uid in ("numbers", "minutes", "running")}
     first = manifest_of(savepoint).checkpoint_id + 1
@@ -83,7 +83,7 @@ def test_renamed_operators_keep_their_state_even_if_the_restore_is_killed(
         {"hours_per_s": "0.3", "prefix": "new-"},
         settings=OFTEN | {"testing.faults": f"{fault}; kill committed slot=0 attempt=2 nth=2"},
         restore_from=str(savepoint),
-        asked=TIMED | {"first_checkpoint_id": first, "renamed_uids": renamed},
+        spec_fields=TIMED | {"first_checkpoint_id": first, "renamed_uids": renamed},
     ) as run:
         ended = run.wait_until_over(STEP_S)
 

@@ -21,7 +21,7 @@ from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run, hurry
-from tests.processes.savepoint_requests import WHO, asked
+from tests.processes.savepoint_requests import WHO, savepoint_by
 
 pytestmark = pytest.mark.slow
 
@@ -53,12 +53,12 @@ def test_republished_records_are_counted_after_a_savepoint_or_a_fresh_start(
             settings=changes.get("settings"),
             run_id=RunId(f"run-{number}"),
             restore_from=restore_from,
-            asked=fields,
+            spec_fields=fields,
         )
 
     with run(1) as first:
         first.wait_until_cut_at(SAVED_AT, STEP_S)
-        savepoint = asked(first, TakeSavepoint(**WHO))
+        savepoint = savepoint_by(first, TakeSavepoint(**WHO))
         hurry(tmp_path)
         finish(first)
     newest = str(first.directory.path)

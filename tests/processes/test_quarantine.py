@@ -25,7 +25,7 @@ from tests.processes.poisoned import (
     output_of,
     quarantine_of,
 )
-from tests.processes.savepoint_requests import WHO, asked, manifest_of
+from tests.processes.savepoint_requests import WHO, manifest_of, savepoint_by
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ PARAMETERS = {
     "at_source": " ".join(map(str, sorted(AT_SOURCE))),
     "behind": " ".join(map(str, sorted(BEHIND))),
 }
-ASKED: dict[str, object] = {"pipeline": "poisoned"}
+FIELDS: dict[str, object] = {"pipeline": "poisoned"}
 SETTINGS = {
     "execution.poison-records.policy": "quarantine",
     "execution.checkpointing.interval": "100 ms",
@@ -53,7 +53,7 @@ SETTINGS = {
 def test_a_kill_during_isolation_leaves_every_record_processed_or_quarantined(
     tmp_path: Path, driver: bool
 ) -> None:
-    with hosted_run(tmp_path, PARAMETERS, settings=SETTINGS, asked=ASKED) as run:
+    with hosted_run(tmp_path, PARAMETERS, settings=SETTINGS, spec_fields=FIELDS) as run:
         run.wait_for(lambda _: bool(run.of(RecordsIsolated)), STEP_S)
         isolating = run.of(RecordsIsolated)[0].attempt + 1
         if driver:
@@ -65,7 +65,7 @@ def test_a_kill_during_isolation_leaves_every_record_processed_or_quarantined(
                 os.kill(slots_of(run, isolating)[1], signal.SIGKILL)
             ended = run.wait_until_over(STEP_S)
     if driver:
-        with hosted_run(tmp_path, run_id=run.directory.run_id, asked=ASKED) as run:
+        with hosted_run(tmp_path, run_id=run.directory.run_id, spec_fields=FIELDS) as run:
             ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED, ended.reason
@@ -82,7 +82,7 @@ def test_a_kill_during_isolation_leaves_every_record_processed_or_quarantined(
 
 def test_exceeding_the_quarantine_limit_ends_the_run_in_a_sentence(tmp_path: Path) -> None:
     settings = SETTINGS | {"execution.poison-records.limit": "1"}
-    with hosted_run(tmp_path, PARAMETERS, settings=settings, asked=ASKED) as run:
+    with hosted_run(tmp_path, PARAMETERS, settings=settings, spec_fields=FIELDS) as run:
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FAILED
@@ -102,7 +102,7 @@ def test_a_corrected_pipeline_reads_quarantined_and_new_records(tmp_path: Path) 
     parameters = {"total": "3000", "again": str(quarantine)}
     settings = SETTINGS | {"testing.faults": "kill committing slot=0"}
 
-    with hosted_run(tmp_path, parameters, settings=settings, asked=ASKED) as run:
+    with hosted_run(tmp_path, parameters, settings=settings, spec_fields=FIELDS) as run:
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED, ended.reason
@@ -150,12 +150,12 @@ def stopped(
         {"total": str(TOTAL), "stays": "true", **parameters},
         settings=settings,
         parallelism=parallelism,
-        asked=ASKED | restored,
+        spec_fields=FIELDS | restored,
     ) as run:
         run.wait_for(lambda _: bool(run.completed()) and counted(run) == (TOTAL, *counts), STEP_S)
         is_disturbed = "testing.faults" in settings
         assert bool(run.of(FailureOccurred)) == (is_disturbed or replays_from is None)
-        savepoint = asked(run, StopWithSavepoint(**WHO))
+        savepoint = savepoint_by(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
     assert counted(run) == (TOTAL, *counts)
     return savepoint

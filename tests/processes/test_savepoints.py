@@ -39,7 +39,7 @@ from tests.processes.numbers import (
     committed,
     expected,
 )
-from tests.processes.savepoint_requests import WHO, asked, manifest_of
+from tests.processes.savepoint_requests import WHO, manifest_of, savepoint_by
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def test_a_stopped_run_resumes_at_any_parallelism_format_and_backend(
     tmp_path: Path, settings: str, taken_as: SavepointFormat, parallelism: int, held_as: set[str]
 ) -> None:
     with running(tmp_path, BACKENDS[settings]) as run:
-        savepoint = asked(run, StopWithSavepoint(**WHO, format=taken_as))
+        savepoint = savepoint_by(run, StopWithSavepoint(**WHO, format=taken_as))
         assert run.wait_until_over(STEP_S).status is JobStatus.FINISHED
 
     names = {file.name for file in savepoint.iterdir()} - {"manifest.json"}
@@ -85,7 +85,7 @@ def test_a_chain_of_rescales_gives_the_output_of_one_run(tmp_path: Path) -> None
     for parallelism, number in ((3, 2_500), (1, HELD_AT), (5, 4_900)):
         with restored(tmp_path, savepoint, held_at(number), parallelism=parallelism) as run:
             run.wait_until_cut_at(number, STEP_S)
-            savepoint = asked(run, StopWithSavepoint(**WHO))
+            savepoint = savepoint_by(run, StopWithSavepoint(**WHO))
             run.wait_until_over(STEP_S)
 
     go_on(tmp_path, savepoint, parallelism=4)
@@ -100,7 +100,7 @@ def test_a_savepoint_is_self_contained_and_may_be_moved(
     tmp_path: Path, backend: str, taken_as: SavepointFormat
 ) -> None:
     with running(tmp_path, BACKENDS[backend]) as run:
-        savepoint = asked(run, StopWithSavepoint(**WHO, format=taken_as))
+        savepoint = savepoint_by(run, StopWithSavepoint(**WHO, format=taken_as))
         run.wait_until_over(STEP_S)
     moved = tmp_path / "numbers" / "archive" / "before-the-upgrade"
     moved.parent.mkdir()
@@ -117,7 +117,7 @@ def test_a_run_cancelled_with_a_savepoint_ends_canceled_and_can_be_resumed(
     tmp_path: Path,
 ) -> None:
     with running(tmp_path) as run:
-        savepoint = asked(run, CancelWithSavepoint(**WHO))
+        savepoint = savepoint_by(run, CancelWithSavepoint(**WHO))
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.CANCELED
@@ -128,7 +128,7 @@ def test_a_run_cancelled_with_a_savepoint_ends_canceled_and_can_be_resumed(
 
 def test_a_crash_after_a_savepoint_restores_it_and_repeats_nothing(tmp_path: Path) -> None:
     with running(tmp_path, NEVER) as run:
-        savepoint = asked(run, TakeSavepoint(**WHO))
+        savepoint = savepoint_by(run, TakeSavepoint(**WHO))
         os.kill(run.pid_of(1), signal.SIGKILL)
         hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
@@ -145,7 +145,7 @@ def test_another_pipeline_with_the_same_uids_continues_into_its_own_output(
 ) -> None:
     """The fork writes what comes after the point, and leaves the original's output alone."""
     with running(tmp_path) as run:
-        savepoint = asked(run, StopWithSavepoint(**WHO))
+        savepoint = savepoint_by(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
     before = committed(tmp_path / "output")
 
@@ -185,7 +185,7 @@ def test_at_most_once_a_requested_restore_loses_nothing(
     """Only a failure costs the state, and a restore of a claimed point is no failure."""
     at_most_once = {**OFTEN, "execution.checkpointing.mode": "AT_MOST_ONCE"}
     with running(tmp_path, at_most_once) as run:
-        savepoint = asked(run, StopWithSavepoint(**WHO))
+        savepoint = savepoint_by(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
 
     go_on(tmp_path, savepoint, claim_mode=claim_mode, settings=at_most_once)
@@ -202,7 +202,7 @@ def test_without_a_claim_the_original_may_be_deleted_after_one_checkpoint(
     tmp_path: Path, settings: dict[str, str], taken_as: SavepointFormat
 ) -> None:
     with running(tmp_path, settings) as run:
-        savepoint = asked(run, StopWithSavepoint(**WHO, format=taken_as))
+        savepoint = savepoint_by(run, StopWithSavepoint(**WHO, format=taken_as))
         run.wait_until_over(STEP_S)
 
     go_on_without(tmp_path, savepoint, savepoint, settings)
@@ -266,7 +266,7 @@ def stopped(root: Path, number: int = HELD_AT) -> Path:
     """Returns the savepoint that a run was stopped with at a number."""
     with hosted_run(root, held_at(number), settings=OFTEN) as run:
         run.wait_until_cut_at(number, STEP_S)
-        savepoint = asked(run, StopWithSavepoint(**WHO))
+        savepoint = savepoint_by(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
     return savepoint
 
@@ -292,10 +292,10 @@ def go_on_without(root: Path, point: Path, goes: Path, settings: dict[str, str])
 
 
 def go_on(
-    root: Path, savepoint: Path, parameters: dict[str, str] | None = None, **asked: object
+    root: Path, savepoint: Path, parameters: dict[str, str] | None = None, **spec_fields: object
 ) -> StartedRun:
     """Restores the savepoint, and runs to the end."""
-    with restored(root, savepoint, parameters, **asked) as run:
+    with restored(root, savepoint, parameters, **spec_fields) as run:
         ended = run.wait_until_over(STEP_S)
     assert ended.status is JobStatus.FINISHED, ended.reason
     return run
@@ -318,6 +318,6 @@ def restored(
         settings=settings,
         parallelism=parallelism,
         restore_from=str(savepoint),
-        asked={"first_checkpoint_id": first, **spec},
+        spec_fields={"first_checkpoint_id": first, **spec},
     ) as run:
         yield run

@@ -39,7 +39,7 @@ def test_no_file_and_no_log_holds_the_secret(
         home,
         {"token": "credential:prices"},
         settings=SETTINGS,
-        asked={"pipeline": "secretive"},
+        spec_fields={"pipeline": "secretive"},
         environment={"CREDENTIALS_DIRECTORY": str(secrets)},
     ) as run:
         ended = run.wait_until_over(STEP_S)
@@ -67,10 +67,10 @@ def test_no_file_and_no_log_holds_the_secret(
 def check_log(run: StartedRun) -> None:
     """Asserts that INFO lines of each attempt are there, with the subtask that logged them."""
     lines = [line for _, line in newest_lines(run.directory.log, lambda _: True, 10_000)]
-    asked = [line for line in lines if line.message == "It asks with ***."]
+    spec_fields = [line for line in lines if line.message == "It asks with ***."]
     failed = [line for line in lines if line.message == "It fails with ***."]
 
-    opened = [(line.attempt, line.level) for line in asked if line.subtask == "slot 0"]
+    opened = [(line.attempt, line.level) for line in spec_fields if line.subtask == "slot 0"]
     assert opened == [(1, "INFO"), (2, "INFO")]
     # Sent before the error ended the slot.
     assert [(line.attempt, line.subtask) for line in failed] == [(1, "asking[0]"), (2, "asking[0]")]

@@ -92,7 +92,7 @@ def test_a_stalled_restore_is_ended_with_its_progress(tmp_path: Path) -> None:
 @contextmanager
 def held_restore(root: Path, settings: dict[str, str]) -> Iterator[StartedRun]:
     """Yields a run whose second attempt restores a state, and does not finish."""
-    with hosted_run(root, given(root), settings=settings, asked={**HELD}) as run:
+    with hosted_run(root, given(root), settings=settings, spec_fields={**HELD}) as run:
         run.wait_for(lambda _: any(point.state_bytes for point in run.completed()), STEP_S)
         os.kill(run.pid_of(0), signal.SIGKILL)
         run.wait_for(lambda _: are_opening(root, attempt=2), STEP_S)

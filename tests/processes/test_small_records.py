@@ -34,9 +34,9 @@ def test_few_small_records_are_in_flight_before_an_aligned_barrier(
     counts = tmp_path / "counts"
     counts.mkdir()
     parameters = {"counts": str(counts), "slow_us": str(SLOW_US)}
-    asked: dict[str, object] = {"pipeline": "small_records"}
+    spec_fields: dict[str, object] = {"pipeline": "small_records"}
     with hosted_run(
-        tmp_path, parameters, settings=SETTINGS, parallelism=READERS, asked=asked
+        tmp_path, parameters, settings=SETTINGS, parallelism=READERS, spec_fields=spec_fields
     ) as run:
         run.wait_for(lambda _: total(counts, HANDLED) >= SETTLED, STEP_S)
         before = total(counts, HANDLED)

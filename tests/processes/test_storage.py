@@ -165,12 +165,12 @@ def test_a_savepoint_in_an_object_store_is_restored_by_another_run(
     tmp_path: Path, server: ObjectServer
 ) -> None:
     root = server.new_root()
-    asked = StopWithSavepoint(request_id=RequestId("asked-1"), requested_by="ada", reason="test")
+    command = StopWithSavepoint(request_id=RequestId("asked-1"), requested_by="ada", reason="test")
     settings = {**SOONER, SAVEPOINT_DIR: f"{root}/savepoints"}
     variables = environment(server, root)
     with hosted_run(tmp_path, PACED, settings=settings, environment=variables) as run:
         run.wait_for(lambda _: len(committed(tmp_path / "output")) > 0, STEP_S)
-        submit(run.directory, asked)
+        submit(run.directory, command)
         run.wait_until_over(STEP_S)
     [answer] = [envelope.event for envelope in run.of(RequestEnded)]
     assert isinstance(answer, RequestEnded)
@@ -183,7 +183,7 @@ def test_a_savepoint_in_an_object_store_is_restored_by_another_run(
         settings=settings,
         parallelism=3,
         restore_from=answer.path,
-        asked={"first_checkpoint_id": CheckpointId(run.completed()[-1].checkpoint_id + 1)},
+        spec_fields={"first_checkpoint_id": CheckpointId(run.completed()[-1].checkpoint_id + 1)},
         environment=variables,
     ) as again:
         hurry(tmp_path)

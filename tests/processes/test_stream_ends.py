@@ -29,7 +29,7 @@ def test_records_in_flight_are_restored_at_another_parallelism(
     tmp_path: Path, parallelism: int, edge: str
 ) -> None:
     parameters = {"slow_ms": "20", "lag_ms": "10", "edge": edge}
-    with hosted_run(tmp_path, parameters, settings=UNALIGNED, asked=RELAY) as run:
+    with hosted_run(tmp_path, parameters, settings=UNALIGNED, spec_fields=RELAY) as run:
         run.wait_for(lambda _: bool(with_records_in_flight(run)), STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait(STEP_S)
@@ -41,7 +41,7 @@ def test_records_in_flight_are_restored_at_another_parallelism(
         settings=SOONER,
         parallelism=parallelism,
         restore_from=newest,
-        asked=RELAY,
+        spec_fields=RELAY,
     ) as restored:
         ended = restored.wait_until_over(STEP_S)
 

@@ -53,8 +53,10 @@ def test_rows_are_exact_after_every_process_is_killed_once(tmp_path: Path) -> No
 def write_amid_kills(home: Path, server: PostgresServer) -> None:
     url = server.url_of("public").replace(f"{ROLE}@", f"{ROLE}:{SECRET}@")
     secret = {DATABASE: url}
-    asked: dict[str, object] = {"pipeline": NAME}
-    with hosted_run(home, PACED, settings=SOONER, environment=secret, asked=asked) as run:
+    spec_fields: dict[str, object] = {"pipeline": NAME}
+    with hosted_run(
+        home, PACED, settings=SOONER, environment=secret, spec_fields=spec_fields
+    ) as run:
         run.wait_for_more(2, STEP_S)
         os.kill(run.pid_of(1), signal.SIGKILL)
         run.wait_for_more(2, STEP_S)
@@ -65,7 +67,7 @@ def write_amid_kills(home: Path, server: PostgresServer) -> None:
         run.wait_for_more(2, STEP_S)
 
     run_id = run.directory.run_id
-    with hosted_run(home, run_id=run_id, environment=secret, asked=asked) as successor:
+    with hosted_run(home, run_id=run_id, environment=secret, spec_fields=spec_fields) as successor:
         hurry(home)
         ended = successor.wait_until_over(STEP_S)
     assert ended.status is JobStatus.FINISHED
@@ -77,12 +79,14 @@ def test_rows_are_exact_after_the_server_fails_over_to_its_standby(tmp_path: Pat
     At first it is read-only, as before its promotion. Then it has everything committed and
     prepared.
     """
-    asked: dict[str, object] = {"pipeline": NAME}
+    spec_fields: dict[str, object] = {"pipeline": NAME}
     with postgres_server(max_prepared_transactions=50) as server:
         secret = {DATABASE: server.url_of("public")}
         with (
             server.standby() as standby,
-            hosted_run(tmp_path, PACED, settings=SOONER, environment=secret, asked=asked) as run,
+            hosted_run(
+                tmp_path, PACED, settings=SOONER, environment=secret, spec_fields=spec_fields
+            ) as run,
         ):
             run.wait_for_more(2, STEP_S)
             server.kill()

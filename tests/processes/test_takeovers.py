@@ -71,6 +71,6 @@ def assert_lost(ended: RunEnded) -> None:
 def started(root: Path, run_id: RunId) -> AbstractContextManager[StartedRun]:
     """Starts the run in an installation of its own."""
     places = {"pause_ms": "50", "output": str(root / "output"), "hurry": str(root / "hurry")}
-    asked: dict[str, object] = {"installation": f"home of {run_id}", "started_by": "ada"}
+    spec_fields: dict[str, object] = {"installation": f"home of {run_id}", "started_by": "ada"}
     home = root / f"home of {run_id}"
-    return hosted_run(home, places, settings=SOON, run_id=run_id, asked=asked)
+    return hosted_run(home, places, settings=SOON, run_id=run_id, spec_fields=spec_fields)

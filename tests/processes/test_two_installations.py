@@ -32,9 +32,9 @@ def test_a_run_that_loses_its_target_to_another_installation_ends_for_good(
     given = {"held_at": str(HELD_AT), "output": str(output)}
     ours: dict[str, object] = {"installation": "one", "started_by": "ann"}
     theirs: dict[str, object] = {"installation": "two", "started_by": "bob"}
-    with hosted_run(tmp_path / "one", given, settings=RARELY, asked=ours) as first:
+    with hosted_run(tmp_path / "one", given, settings=RARELY, spec_fields=ours) as first:
         first.wait_for(lambda _: JobStatus.RUNNING in statuses_of(first), STEP_S)
-        with hosted_run(tmp_path / "two", given, settings=OFTEN, asked=theirs) as second:
+        with hosted_run(tmp_path / "two", given, settings=OFTEN, spec_fields=theirs) as second:
             second.wait_until_cut_at(HELD_AT, STEP_S)
             os.kill(first.pid_of(1), signal.SIGKILL)
             lost = first.wait_until_over(STEP_S)

@@ -36,7 +36,7 @@ Start = Callable[..., AbstractContextManager[StartedRun]]
 
 def test_undoing_a_start_puts_files_back_and_a_restore_continues(tmp_path: Path) -> None:
     def start(number: int, interval: str, **more: object) -> AbstractContextManager[StartedRun]:
-        return started(tmp_path, number, interval, asked={}, **more)
+        return started(tmp_path, number, interval, spec_fields={}, **more)
 
     output = tmp_path / "output"
     before, after, during = undone(tmp_path, start, lambda: len(committed(output)))
@@ -50,8 +50,10 @@ def test_undoing_a_start_puts_rows_back_and_a_restore_continues(tmp_path: Path) 
         secret = {DATABASE: server.url_of("public")}
 
         def start(number: int, interval: str, **more: object) -> AbstractContextManager[StartedRun]:
-            asked = {"pipeline": NAME}
-            return started(tmp_path, number, interval, asked=asked, environment=secret, **more)
+            spec_fields = {"pipeline": NAME}
+            return started(
+                tmp_path, number, interval, spec_fields=spec_fields, environment=secret, **more
+            )
 
         def visible() -> list[tuple[int, ...]]:
             counted = "select count(*) from public.{0}"
@@ -70,7 +72,7 @@ def test_a_separate_run_puts_back_output_that_an_ended_run_set_aside(tmp_path: P
     """It reads nothing and starts no slot."""
 
     def start(number: int, interval: str, **more: object) -> AbstractContextManager[StartedRun]:
-        return started(tmp_path, number, interval, **{"asked": {}, **more})
+        return started(tmp_path, number, interval, **{"spec_fields": {}, **more})
 
     output = tmp_path / "output"
     newest = canceled_after_some(start)
@@ -80,7 +82,7 @@ def test_a_separate_run_puts_back_output_that_an_ended_run_set_aside(tmp_path: P
         answered(again, Cancel(**who("cancel")))
         again.wait_until_over(STEP_S)
     during = len(committed(output))
-    with start(3, NEVER, asked={"puts_back": True, "started_by": "ada"}) as back:
+    with start(3, NEVER, spec_fields={"puts_back": True, "started_by": "ada"}) as back:
         ended = back.wait_until_over(STEP_S)
         assert back.of(SlotConnected) == []
     after = len(committed(output))
@@ -126,7 +128,7 @@ def started(
     number: int,
     interval: str,
     *,
-    asked: dict[str, object],
+    spec_fields: dict[str, object],
     environment: dict[str, str] | None = None,
     restore_from: str | None = None,
     first: int = 1,
@@ -137,7 +139,7 @@ def started(
         PACED,
         settings={"execution.checkpointing.interval": interval},
         run_id=RunId(f"run-{number}"),
-        asked={**asked, **follows, "first_checkpoint_id": first},
+        spec_fields={**spec_fields, **follows, "first_checkpoint_id": first},
         environment=environment,
         restore_from=restore_from,
     )

@@ -8,8 +8,8 @@ import pytest
 
 from bench.drill.staging import Staged
 from bench.soak.changes import changes_of
-from bench.soak.doing import UNALIGNED
 from bench.soak.ends import Line
+from bench.soak.fault_context import UNALIGNED
 from bench.soak.faults import DO, FROM_REDIS
 from bench.soak.running import Soaked, cause, settings_of
 from bench.soak.scenarios import GAME_DAYS, SCENARIOS

@@ -38,7 +38,7 @@ from ftdash.lab.models import Lab, LabState
 from ftdash.points.services import comparisons
 from ftdash.watching.models import QuerySavepoint, QueryWork
 from ftdash.watching.services import (
-    carrying_out,
+    execution,
     forks,
     registration,
     reports,
@@ -380,7 +380,7 @@ def saved_and_rewound(root: Path) -> None:
 
 
 def done(key: int) -> QueryWork:
-    return carrying_out.carry_out(key)
+    return execution.carry_out(key)
 
 
 def told(*events: Any, dropped: Mapping[str, int] | None = None) -> None:

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from ftdash.watching.models import QuerySavepoint, QueryWork, WatchedQuery, WorkState
-from ftdash.watching.services import carrying_out, forks, registration, reports, savepoints
+from ftdash.watching.services import execution, forks, registration, reports, savepoints
 from ftdash.watching.services.registration import Sighting
 from ftdash.watching.work_requests import Rewind, TakeSavepoint
 from pipelines.domain.errors import Rejected
@@ -110,7 +110,7 @@ def watched(**seen: str) -> WatchedQuery:
 def carried_out(key: int) -> QueryWork:
     """Carries out the work as a worker and its process would."""
     QueryWork.objects.filter(pk=key).update(state=WorkState.RUNNING)
-    row = carrying_out.carry_out(key)
+    row = execution.carry_out(key)
     assert row.state == WorkState.SUCCEEDED, row.problem
     return row
 

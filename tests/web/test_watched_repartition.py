@@ -13,9 +13,9 @@ from django.utils import timezone
 
 from ftdash.accounts.models import AdminAction, TokenScope
 from ftdash.watching.models import QueryWork, WorkKind, WorkState
-from ftdash.watching.services import carrying_out, forks, registration, work
+from ftdash.watching.services import execution, forks, registration, work
 from ftdash.watching.services.registration import Sighting
-from ftdash.watching.services.state import asked_of_spark
+from ftdash.watching.services.state import answer_of_spark
 from ftdash.watching.work_requests import Dealt, Rewind
 from pipelines.domain.errors import Rejected
 from pipelines.storage.trees import LocalTree
@@ -87,7 +87,7 @@ def asked(root: Path, partitions: int = 3) -> int:
 def carried_out() -> QueryWork:
     """Carries out the newest work as its process would."""
     QueryWork.objects.filter(state=WorkState.WAITING).update(state=WorkState.RUNNING)
-    return carrying_out.carry_out(QueryWork.objects.latest("pk").pk)
+    return execution.carry_out(QueryWork.objects.latest("pk").pk)
 
 
 def test_a_repartition_is_judged_carried_out_and_shown_on_its_pages(
@@ -231,7 +231,7 @@ def test_the_command_and_programs_can_repartition_too(
 
 def test_spark_that_takes_too_long_is_ended() -> None:
     with pytest.raises(Rejected, match="It was late"):
-        asked_of_spark(
+        answer_of_spark(
             ["sleep", "600"], {}, Dealt, limit_s=0.05, failed="It failed", late="It was late"
         )
 

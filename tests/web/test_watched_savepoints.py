@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from ftdash.accounts.models import AdminAction, TokenScope
 from ftdash.watching.models import QuerySavepoint, QueryWork, WatchedQuery, WorkKind, WorkState
-from ftdash.watching.services import carrying_out, forks, registration, savepoints, state, work
+from ftdash.watching.services import execution, forks, registration, savepoints, state, work
 from ftdash.watching.services.registration import Sighting
 from ftdash.watching.work_requests import LookAtState, Rewind, StatePlace, TakeSavepoint
 from pipelines.domain.errors import Rejected, Retryable
@@ -61,7 +61,7 @@ def taken(label: str = "before the deploy", **more: Any) -> QuerySavepoint:
 def carried_out(key: int) -> QueryWork:
     """Carries out the work as a worker and its process would."""
     QueryWork.objects.filter(pk=key).update(state=WorkState.RUNNING)
-    return carrying_out.carry_out(key)
+    return execution.carry_out(key)
 
 
 def rewind(root: Path, **more: Any) -> Rewind:

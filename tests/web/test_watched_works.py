@@ -10,7 +10,7 @@ from django.test import Client
 
 from ftdash.accounts.models import TokenScope
 from ftdash.watching.models import QuerySavepoint, QueryWork, WorkKind, WorkState
-from ftdash.watching.services import carrying_out, registration, work
+from ftdash.watching.services import execution, registration, work
 from ftdash.watching.services.registration import Sighting
 from tests.structured_directories import Traits, Written, write_query
 from tests.web.api_callers import bearer
@@ -42,7 +42,7 @@ def made(root: Path) -> Written:
 def carried_out() -> QueryWork:
     """Carries out the newest work as its process would."""
     QueryWork.objects.filter(state=WorkState.WAITING).update(state=WorkState.RUNNING)
-    return carrying_out.carry_out(QueryWork.objects.latest("pk").pk)
+    return execution.carry_out(QueryWork.objects.latest("pk").pk)
 
 
 def taken(admin: Client) -> QuerySavepoint:

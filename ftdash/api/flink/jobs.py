@@ -278,8 +278,8 @@ def settings(call: FlinkCall, job: str) -> object:
 def requirements(call: FlinkCall, job: str) -> object:
     """Refuses to read or change the requirements, as with Flink's default scheduler."""
     job_of(job)
-    told = f"<Exception on server side:\n{NOT_ADAPTIVE}\nEnd of exception on server side>"
-    return Reply(shapes.Errors(errors=["Internal server error.", told]), 500)
+    trace = f"<Exception on server side:\n{NOT_ADAPTIVE}\nEnd of exception on server side>"
+    return Reply(shapes.Errors(errors=["Internal server error.", trace]), 500)
 
 
 def rescaling(call: FlinkCall, job: str) -> object:

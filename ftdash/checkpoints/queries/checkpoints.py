@@ -230,12 +230,12 @@ def recovery_point(path: str) -> RecoveryPoint | None:
 
 def _points(rows: list[Checkpoint]) -> list[RecoveryPoint]:
     wanted = [row.request_id for row in rows if row.request_id]
-    asked = {each.request_id: each for each in Request.objects.filter(request_id__in=wanted)}
+    requests = {each.request_id: each for each in Request.objects.filter(request_id__in=wanted)}
     labels = labels_of([row.path or "" for row in rows], wanted)
     return [
         _point(
             row,
-            asked.get(row.request_id or ""),
+            requests.get(row.request_id or ""),
             labels.get(row.path or "", labels.get(row.request_id or "")),
         )
         for row in rows

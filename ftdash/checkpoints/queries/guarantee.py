@@ -182,9 +182,9 @@ def _line(row: LedgerRow, newest_id: int, committed_id: int) -> LedgerLine:
     return msgspec.convert(found, LedgerLine)
 
 
-def _input(told: dict[str, Any]) -> LedgerInput:
-    ranges = [_range(**split) for split in told["splits"]]
-    return LedgerInput(told["source"], told["records"], ranges)
+def _input(stored: dict[str, Any]) -> LedgerInput:
+    ranges = [_range(**split) for split in stored["splits"]]
+    return LedgerInput(stored["source"], stored["records"], ranges)
 
 
 def _range(split: str, first: int | None, end: int | None) -> str:
@@ -193,8 +193,8 @@ def _range(split: str, first: int | None, end: int | None) -> str:
     return f"{split}: {since} to {until}"
 
 
-def _output(sink: str, told: Iterable[dict[str, Any]]) -> LedgerOutput:
-    shares = [each["share"] for each in told if each["sink"] == sink]
+def _output(sink: str, stored: Iterable[dict[str, Any]]) -> LedgerOutput:
+    shares = [each["share"] for each in stored if each["sink"] == sink]
     tokens = [token for share in shares for token in share["tokens"]]
     return LedgerOutput(sink, sum(share["rows"] for share in shares), _digest(shares), tokens)
 

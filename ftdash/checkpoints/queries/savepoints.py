@@ -241,7 +241,7 @@ def _described(rows: Iterable[Checkpoint]) -> list[Savepoint]:
     rows = list(rows)
     paths = [row.path or "" for row in rows]
     wanted = [row.request_id for row in rows if row.request_id]
-    asked = {each.request_id: each for each in Request.objects.filter(request_id__in=wanted)}
+    requests = {each.request_id: each for each in Request.objects.filter(request_id__in=wanted)}
     labels = labels_of(paths, wanted)
     readings = {each.path: each for each in PointInspection.objects.filter(path__in=paths)}
     restored: dict[str, list[RestoredRun]] = {}
@@ -252,7 +252,7 @@ def _described(rows: Iterable[Checkpoint]) -> list[Savepoint]:
     return [
         _savepoint(
             row,
-            asked.get(row.request_id or ""),
+            requests.get(row.request_id or ""),
             labels.get(row.path or "", labels.get(row.request_id or "")),
             readings.get(row.path or ""),
             restored.get(row.path or "", []),
@@ -280,13 +280,13 @@ def _restored(run: Run) -> RestoredRun:
 
 def _savepoint(
     row: Checkpoint,
-    asked: Request | None,
+    request: Request | None,
     label: PointLabel | None,
     inspection: PointInspection | None,
     restored_by: list[RestoredRun],
 ) -> Savepoint:
     path = row.path or ""
-    command = asked.command if asked else None
+    command = request.command if request else None
     reading = reading_of(inspection) if inspection else None
     return Savepoint(
         key=f"{row.run.run_id}-{row.checkpoint_id}",
@@ -307,8 +307,8 @@ def _savepoint(
         max_parallelism=row.run.max_parallelism,
         watermark_at=watermark_moment(row.watermark_ms),
         request_label=command.action if command else "",
-        requester=asked.requester if asked else "",
-        reason=asked.reason if asked else "",
+        requester=request.requester if request else "",
+        reason=request.reason if request else "",
         is_disposed=row.status == CheckpointStatus.DISCARDED,
         is_present=may_be_read(path),
         verified_at=_verified_at(row, reading),

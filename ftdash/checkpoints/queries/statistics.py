@@ -97,9 +97,9 @@ def measurements_of(rows: list[Checkpoint]) -> dict[int, MeasuredCheckpoint]:
     """Returns the measurements by primary key. `rows` must be loaded with their runs."""
     reported = _reported(rows)
     wanted = [row.request_id for row in rows if row.request_id]
-    asked = {each.request_id: each for each in Request.objects.filter(request_id__in=wanted)}
+    requests = {each.request_id: each for each in Request.objects.filter(request_id__in=wanted)}
     return {
-        row.pk: _one(row, reported.get(row.pk, _NOTHING), asked.get(row.request_id or ""))
+        row.pk: _one(row, reported.get(row.pk, _NOTHING), requests.get(row.request_id or ""))
         for row in rows
     }
 
@@ -117,8 +117,8 @@ def _reported(rows: list[Checkpoint]) -> dict[int, _Reported]:
     return {key: _Reported(*values) for key, *values in sums.values_list(*columns)}
 
 
-def _one(row: Checkpoint, reported: _Reported, asked: Request | None) -> MeasuredCheckpoint:
-    command = asked.command if asked else None
+def _one(row: Checkpoint, reported: _Reported, request: Request | None) -> MeasuredCheckpoint:
+    command = request.command if request else None
     is_savepoint = row.kind == CheckpointKind.SAVEPOINT.value
     return MeasuredCheckpoint(
         row=row_of(row),

@@ -55,9 +55,9 @@ class Catalogue:
     count: int
 
 
-def catalogue(name: str, asked: PointFilter, *, page: int, per_page: int) -> Catalogue:
+def catalogue(name: str, point_filter: PointFilter, *, page: int, per_page: int) -> Catalogue:
     """Returns points of one cluster. A page number beyond the last gives the last page."""
-    rows = _rows(name, asked)
+    rows = _rows(name, point_filter)
     count = rows.count()
     pages = max(1, -(-count // per_page))
     page = min(page, pages)
@@ -72,18 +72,18 @@ def jobs_with_points(name: str) -> list[tuple[str, str]]:
     return list(rows.values_list("jid", "name"))
 
 
-def _rows(name: str, asked: PointFilter) -> QuerySet[FlinkCheckpoint]:
+def _rows(name: str, point_filter: PointFilter) -> QuerySet[FlinkCheckpoint]:
     rows = FlinkCheckpoint.objects.filter(
         job__cluster__name=name, status=FlinkCheckpointStatus.COMPLETED
     ).exclude(external_path="")
-    if asked.jid:
-        rows = rows.filter(job__jid=asked.jid)
-    if asked.kind is not None:
-        rows = rows.filter(is_savepoint=asked.kind is PointKind.SAVEPOINT)
-    if asked.files is not Files.ANY:
-        rows = rows.filter(is_discarded=asked.files is Files.DELETED)
-    if asked.path:
-        rows = rows.filter(Q(external_path__icontains=asked.path))
+    if point_filter.jid:
+        rows = rows.filter(job__jid=point_filter.jid)
+    if point_filter.kind is not None:
+        rows = rows.filter(is_savepoint=point_filter.kind is PointKind.SAVEPOINT)
+    if point_filter.files is not Files.ANY:
+        rows = rows.filter(is_discarded=point_filter.files is Files.DELETED)
+    if point_filter.path:
+        rows = rows.filter(Q(external_path__icontains=point_filter.path))
     return rows.select_related("job").defer("subtasks").order_by("-ended_at", "-pk")
 
 

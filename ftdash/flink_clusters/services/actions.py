@@ -72,7 +72,7 @@ def ask(
     cluster: str,
     jid: str,
     kind: FlinkActionKind,
-    asked: TriggerOptions,
+    options: TriggerOptions,
     *,
     requester: str,
     reason: str,
@@ -80,7 +80,7 @@ def ask(
     """Returns the key of the stored action. Raises Rejected if it cannot be done."""
     reason = check_reason(reason)
     job = _job(cluster, jid)
-    if len(asked.directory) > DIRECTORY_LENGTH_MAX or "\0" in asked.directory:
+    if len(options.directory) > DIRECTORY_LENGTH_MAX or "\0" in options.directory:
         raise Rejected(f"The directory may have {DIRECTORY_LENGTH_MAX:,} letters at most.")
     now = timezone.now()
     try:
@@ -88,7 +88,7 @@ def ask(
             row = FlinkAction.objects.create(
                 job=job,
                 kind=kind,
-                asked=msgspec.to_builtins(asked),
+                asked=msgspec.to_builtins(options),
                 trigger_id=secrets.token_hex(16),
                 requester=requester,
                 reason=reason,
@@ -99,7 +99,7 @@ def ask(
                 what=_WORDS[kind],
                 subject=f"Flink job {cluster}/{jid}",
                 reason=reason,
-                detail=", ".join(filter(None, (job.name[:200], asked.directory))),
+                detail=", ".join(filter(None, (job.name[:200], options.directory))),
             )
             FlinkCluster.objects.filter(pk=job.cluster_id).update(
                 due_at=now, version=F("version") + 1
@@ -184,9 +184,9 @@ def _post(row: FlinkAction, flink: FlinkRest) -> None:
     if row.kind == FlinkActionKind.CANCEL:
         flink.cancel(row.job.jid)
         return
-    asked = msgspec.convert(row.asked, TriggerOptions)
+    options = msgspec.convert(row.asked, TriggerOptions)
     path, _ = paths_of(row.kind, row.job.jid, row.trigger_id)
-    flink.post(path, body_of(row.kind, asked, row.trigger_id))
+    flink.post(path, body_of(row.kind, options, row.trigger_id))
 
 
 def _ask_for(row: FlinkAction, flink: FlinkRest, now: datetime) -> None:

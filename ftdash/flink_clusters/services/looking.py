@@ -212,8 +212,8 @@ def _read_all_about(job: FlinkJob, flink: FlinkRest) -> int:
     path = f"/jobs/{job.jid}"
     detail = flink.get(path, JobDetail)
     keeping.keep_vertices(job, detail.vertices)
-    asked = f"{path}/exceptions?maxExceptions={EXCEPTIONS_MAX}"
-    keeping.keep_exceptions(job, flink.get(asked, Exceptions).exception_history.entries)
+    address = f"{path}/exceptions?maxExceptions={EXCEPTIONS_MAX}"
+    keeping.keep_exceptions(job, flink.get(address, Exceptions).exception_history.entries)
     return detail.now
 
 

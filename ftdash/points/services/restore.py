@@ -156,21 +156,21 @@ class Restore:
         return {**own, **(self.settings or {})}
 
 
-def preflight(asked: Restore) -> Verdict:
+def preflight(wanted: Restore) -> Verdict:
     """Returns what speaks for and against the restore; stores and starts nothing.
 
     Raises Rejected when there is no such pipeline, or the path lies outside the storage.
     """
-    row, path = pipeline_named(asked.pipeline), _whole(asked.path)
+    row, path = pipeline_named(wanted.pipeline), _whole(wanted.path)
     check_place(path)
-    return _verdict(row, path, asked)
+    return _verdict(row, path, wanted)
 
 
-def fit_of(asked: Restore) -> Verdict:
+def fit_of(wanted: Restore) -> Verdict:
     """Does the same for a point that its run may delete at any moment: it reports no damage."""
-    row, path = pipeline_named(asked.pipeline), _whole(asked.path)
+    row, path = pipeline_named(wanted.pipeline), _whole(wanted.path)
     check_place(path)
-    return _looked_at(row, path, asked)
+    return _looked_at(row, path, wanted)
 
 
 def begin_inspection(path: str) -> None:
@@ -211,7 +211,7 @@ def inspection_of(path: str) -> Reading | None:
 
 
 def restore(
-    asked: Restore,
+    wanted: Restore,
     *,
     requester: str,
     reason: str,
@@ -224,32 +224,34 @@ def restore(
 
     `is_of_upgrade`: see `check_possible`.
     """
-    question = Question(asked.pipeline, requester, reason, request_id)
+    question = Question(wanted.pipeline, requester, reason, request_id)
     with refusals_logged(question, RestorePipeline, is_of_upgrade=is_of_upgrade):
         if known := already_asked(question, RestorePipeline):
             return known
         question = question.with_reason()
-        row, path = pipeline_named(asked.pipeline), _whole(asked.path)
+        row, path = pipeline_named(wanted.pipeline), _whole(wanted.path)
         check_possible(RestorePipeline, row, is_of_upgrade=is_of_upgrade)
         check_place(path)
         check_claimable(path, claim_mode)
         manifest = read_manifest(path)
-        parallelism = row.parallelism if asked.parallelism is None else asked.parallelism
+        parallelism = row.parallelism if wanted.parallelism is None else wanted.parallelism
         parameters, settings = (
-            asked.parameters_over(row.parameters),
-            asked.settings_over(row.settings),
+            wanted.parameters_over(row.parameters),
+            wanted.settings_over(row.settings),
         )
-        _check_not_bound(asked, manifest)
-        code = _code_of(asked, row)
+        _check_not_bound(wanted, manifest)
+        code = _code_of(wanted, row)
         found = check_startable(
             row.flow, parallelism, row.max_parallelism, parameters, settings, code
         )
-        if not asked.reads_files:
+        if not wanted.reads_files:
             _check_inspected(path)
-        _check_verdict(_verdict(row, path, asked), row)
+        _check_verdict(_verdict(row, path, wanted), row)
         changes = changes_in(row.settings, settings), changes_in(row.parameters, parameters)
         row.parameters, row.settings = parameters, settings
-        replayed = {} if asked.replays is None else replayable(row, path, parameters, asked.replays)
+        replayed = (
+            {} if wanted.replays is None else replayable(row, path, parameters, wanted.replays)
+        )
         with transaction.atomic():
             check_possible(RestorePipeline, row, is_of_upgrade=is_of_upgrade)
             row.code = None if code is None else msgspec.to_builtins(code)
@@ -261,23 +263,23 @@ def restore(
                 master=master,
                 restored_from=path,
                 claim_mode=claim_mode,
-                allow_non_restored_state=asked.allow_non_restored_state,
+                allow_non_restored_state=wanted.allow_non_restored_state,
                 first_checkpoint_id=manifest.checkpoint_id + 1,
                 parent=Run.objects.filter(run_id=manifest.run_id).first(),
                 replayed_sources=sorted(replayed),
-                renamed_uids=asked.renamed,
-                accepted_gaps=asked.gaps,
+                renamed_uids=wanted.renamed,
+                accepted_gaps=wanted.gaps,
             )
             command = RestorePipeline(
                 path=path,
                 parallelism=parallelism,
                 claim_mode=claim_mode,
-                allow_non_restored_state=asked.allow_non_restored_state,
+                allow_non_restored_state=wanted.allow_non_restored_state,
                 replayed=replayed,
                 settings=changes[0],
                 values=changes[1],
-                renamed=asked.new_names,
-                accepted_gaps=asked.gaps,
+                renamed=wanted.new_names,
+                accepted_gaps=wanted.gaps,
             )
             return store_start(question, command, run, found.sentence)
 
@@ -311,27 +313,27 @@ def changes_in(before: dict[str, str], now: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in now.items() if before.get(key) != value}
 
 
-def _check_not_bound(asked: Restore, manifest: Manifest) -> None:
+def _check_not_bound(wanted: Restore, manifest: Manifest) -> None:
     """Raises Rejected for settings that the state of a point decides."""
-    if MAX_PARALLELISM_KEY in (asked.settings or {}):
+    if MAX_PARALLELISM_KEY in (wanted.settings or {}):
         raise Rejected(
             f"{MAX_PARALLELISM_KEY} cannot change in a restore: the point deals its keys into"
             f" {manifest.max_parallelism} key groups. Start over with another one, or leave it out."
         )
 
 
-def _code_of(asked: Restore, row: Pipeline) -> ShippedCode | None:
-    return None if asked.is_installed else asked.code or row.shipped_code
+def _code_of(wanted: Restore, row: Pipeline) -> ShippedCode | None:
+    return None if wanted.is_installed else wanted.code or row.shipped_code
 
 
-def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
-    found = _looked_at(row, path, asked)
+def _verdict(row: Pipeline, path: str, wanted: Restore) -> Verdict:
+    found = _looked_at(row, path, wanted)
     if damage := _damage_in(found):
         on_damage_found(path, damage)
     return found
 
 
-def _looked_at(row: Pipeline, path: str, asked: Restore) -> Verdict:
+def _looked_at(row: Pipeline, path: str, wanted: Restore) -> Verdict:
     # The flows load Arrow, which takes longer than a page should; most requests need none.
     from pipelines.points.code_process import MayRestore
     from pipelines.points.preflight import RestoreQuestion
@@ -341,25 +343,25 @@ def _looked_at(row: Pipeline, path: str, asked: Restore) -> Verdict:
     question = RestoreQuestion(
         path=path,
         flow=row.flow,
-        parameters=asked.parameters_over(row.parameters),
-        parallelism=row.parallelism if asked.parallelism is None else asked.parallelism,
+        parameters=wanted.parameters_over(row.parameters),
+        parallelism=row.parallelism if wanted.parallelism is None else wanted.parallelism,
         max_parallelism=row.max_parallelism,
-        allow_non_restored_state=asked.allow_non_restored_state,
-        reads_files=asked.reads_files,
+        allow_non_restored_state=wanted.allow_non_restored_state,
+        reads_files=wanted.reads_files,
         measured=measured(row, with_source_records=True),
-        settings=asked.settings_over(row.settings),
-        changed_settings=changes_in(row.settings, asked.settings_over(row.settings)),
-        changed_parameters=changes_in(row.parameters, asked.parameters_over(row.parameters)),
+        settings=wanted.settings_over(row.settings),
+        changed_settings=changes_in(row.settings, wanted.settings_over(row.settings)),
+        changed_parameters=changes_in(row.parameters, wanted.parameters_over(row.parameters)),
         refused_before=known.problem if known else "",
         installation=configuration.INSTALLATION_ID,
         newest_run="" if newest is None else str(run_directory(newest).path),
-        new_names=asked.new_names,
-        accepted_gaps=tuple(asked.gaps),
+        new_names=wanted.new_names,
+        accepted_gaps=tuple(wanted.gaps),
         other_points=_other_points(row, path),
     )
     about = MayRestore(
         flow=row.flow,
-        code=_code_of(asked, row),
+        code=_code_of(wanted, row),
         jobs_root=str(configuration.JOBS_ROOT),
         question=question,
         roots=roots(),

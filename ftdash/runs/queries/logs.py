@@ -53,7 +53,7 @@ class LogLines:
 def log_lines(
     pipeline: str,
     run_id: str,
-    asked: LineFilter,
+    line_filter: LineFilter,
     *,
     before: LinePlace | None = None,
     at: LinePlace | None = None,
@@ -67,12 +67,12 @@ def log_lines(
         return LogLines([], "", True)
     directory = RunDirectory.of(settings.JOBS_ROOT, pipeline, RunId(run_id)).log
     if at is None:
-        lines = newest_lines(directory, asked.wants, LINES_SHOWN, before)
+        lines = newest_lines(directory, line_filter.wants, LINES_SHOWN, before)
         is_full = len(lines) == LINES_SHOWN
     else:
-        lines = newest_lines(directory, asked.wants, BEFORE, at)
+        lines = newest_lines(directory, line_filter.wants, BEFORE, at)
         is_full = len(lines) == BEFORE
-        lines += lines_from(directory, asked.wants, AFTER, at)
+        lines += lines_from(directory, line_filter.wants, AFTER, at)
     return LogLines(
         lines=[ShownLine(str(place), line, place == at) for place, line in lines],
         older=str(lines[0][0]) if is_full else "",

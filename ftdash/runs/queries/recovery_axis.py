@@ -219,7 +219,8 @@ def _verifications(run: Run) -> list[VerificationView]:
 def _damages(run: Run) -> list[DamageView]:
     found = ((row, text_of(row)) for row in _newest(DamageFinding.objects.filter(run=run)))
     return [
-        DamageView(run.run_id, row.at, told.what, told.outcome, row.message) for row, told in found
+        DamageView(run.run_id, row.at, damage.what, damage.outcome, row.message)
+        for row, damage in found
     ]
 
 

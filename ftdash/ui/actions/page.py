@@ -97,10 +97,10 @@ def act(request: HttpRequest, name: str, action: str) -> HttpResponse:
     if request.method == "GET":
         return shown(request, page, action, chosen(initial=request.GET.dict(), page=page))
     filled = chosen(request.POST, request.FILES, page=page)
-    return asked_for(request, page, action, filled)
+    return submitted(request, page, action, filled)
 
 
-def asked_for(
+def submitted(
     request: HttpRequest, page: PipelinePage, action: str, form: ActionForm
 ) -> HttpResponse:
     if not form.is_valid():
@@ -246,7 +246,7 @@ def start(request: HttpRequest, flow: str, form: SubmitForm) -> bool:
         form.add_error(None, str(refusal))
         form.problem = refusal
         return False
-    told = queries.request(request_id)
-    guarantee = f" {told.message}" if told else ""
+    started = queries.request(request_id)
+    guarantee = f" {started.message}" if started else ""
     messages.success(request, f"{values['name']} is being started.{guarantee}")
     return True

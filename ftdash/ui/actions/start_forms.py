@@ -207,7 +207,7 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
 
     def ask(self, who: str) -> RequestId:
         values = self.cleaned_data
-        asked = Restore(
+        restore = Restore(
             pipeline=self.page.name,
             path=values["path"],
             parallelism=values["parallelism"],
@@ -220,7 +220,7 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
         )
         claim_mode = ClaimMode(values["claim_mode"] or ClaimMode.NO_CLAIM)
         reason = values["reason"]
-        return point_services.restore(asked, requester=who, reason=reason, claim_mode=claim_mode)
+        return point_services.restore(restore, requester=who, reason=reason, claim_mode=claim_mode)
 
     @property
     def consequence(self) -> str:
@@ -245,8 +245,8 @@ class ReplayForm(ActionForm):
 
     def ask(self, who: str) -> RequestId:
         name, reason = self.page.name, self.cleaned_data["reason"]
-        asked = Restore(pipeline=name, path=newest_point(name), reads_files=False, replays=())
-        return point_services.restore(asked, requester=who, reason=reason)
+        restore = Restore(pipeline=name, path=newest_point(name), reads_files=False, replays=())
+        return point_services.restore(restore, requester=who, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,13 +265,13 @@ def proposal(page: PipelinePage, given: dict[str, str]) -> Proposal:
     """
     wanted, values = given.get(PROPOSE), {name: given[name] for name in given if name != PROPOSE}
     try:
-        asked = _asked(page, RestoreForm(initial=values, page=page)) if wanted else None
-        found = point_services.preflight(asked) if asked else None
+        restore = _restore_of(page, RestoreForm(initial=values, page=page)) if wanted else None
+        found = point_services.preflight(restore) if restore else None
     except (Rejected, forms.ValidationError):
         return Proposal(values)  # the verdict beside the form says why
-    if asked is None or found is None:
+    if restore is None or found is None:
         return Proposal(values)
-    values["path"] = asked.path
+    values["path"] = restore.path
     if wanted == GAPS and found.reaching:
         sentence = "It begins with a point from which the sources still have everything."
         return Proposal(values | {"path": found.reaching}, sentence)
@@ -355,27 +355,27 @@ def reading(request: HttpRequest, name: str) -> HttpResponse:
 def looked_at(page: PipelinePage, form: RestoreForm) -> LookedAt | None:
     """Checks the restore that the form describes. Returns None if there is no point to choose."""
     try:
-        asked = _asked(page, form)
+        restore = _restore_of(page, form)
     except forms.ValidationError as refusal:
         return LookedAt("", refusal=" ".join(refusal.messages))
-    if asked is None:
+    if restore is None:
         return None
     try:
-        found = point_services.preflight(asked)
+        found = point_services.preflight(restore)
     except Rejected as refusal:
-        return LookedAt(asked.path, refusal=str(refusal))
+        return LookedAt(restore.path, refusal=str(refusal))
     if not found.is_possible:
-        return LookedAt(asked.path, found)
-    rows = rows_after(asked.path, pipeline_named(page.name))
+        return LookedAt(restore.path, found)
+    rows = rows_after(restore.path, pipeline_named(page.name))
     try:
-        point_services.begin_inspection(asked.path)
+        point_services.begin_inspection(restore.path)
     except Rejected as refusal:  # too many readings are under way; the restore may still proceed
-        return LookedAt(asked.path, found, not_read=str(refusal), rows_set_aside=rows)
-    inspection = point_services.inspection_of(asked.path)
-    return LookedAt(asked.path, found, inspection=inspection, rows_set_aside=rows)
+        return LookedAt(restore.path, found, not_read=str(refusal), rows_set_aside=rows)
+    inspection = point_services.inspection_of(restore.path)
+    return LookedAt(restore.path, found, inspection=inspection, rows_set_aside=rows)
 
 
-def _asked(page: PipelinePage, form: RestoreForm) -> Restore | None:
+def _restore_of(page: PipelinePage, form: RestoreForm) -> Restore | None:
     """Returns the restore that the form describes now, or None if there is no point to choose.
 
     Unchanged fields have their initial values. Raises ValidationError for settings or parameters

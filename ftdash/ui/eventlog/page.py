@@ -116,7 +116,7 @@ def event_log_regions(request: HttpRequest) -> HttpResponse:
 @require_GET
 @never_cache
 async def as_csv(request: HttpRequest) -> HttpResponseBase:
-    filters = _asked(request)
+    filters = _filter_of(request)
     if filters is None:
         return HttpResponseBadRequest(NONSENSE)
     parts = csv_parts(COLUMNS, queries.whole_log(filters))
@@ -126,14 +126,14 @@ async def as_csv(request: HttpRequest) -> HttpResponseBase:
 @require_GET
 @never_cache
 async def as_json(request: HttpRequest) -> HttpResponseBase:
-    filters = _asked(request)
+    filters = _filter_of(request)
     if filters is None:
         return HttpResponseBadRequest(NONSENSE)
     parts = json_parts(queries.whole_log(filters))
     return download(parts, "events.json", "application/json")
 
 
-def _asked(request: HttpRequest) -> EventFilter | None:
+def _filter_of(request: HttpRequest) -> EventFilter | None:
     """Returns None for an invalid filter, which a file must not silently ignore."""
     form = FilterForm(request.GET)
     filters = form.filters()

@@ -36,11 +36,11 @@ def alignment(timeline: AlignmentTimeline | None) -> Figure | None:
 
 def subtasks_to_draw(subtasks: list[SubtaskTimeline]) -> list[SubtaskTimeline]:
     """Returns all subtasks, or the slowest that fit, in the given order."""
-    room = ROWS_MAX
+    rows_left = ROWS_MAX
     drawn: set[tuple[str, int]] = set()
     for subtask in sorted(subtasks, key=lambda s: -s.acknowledged_ms):
-        room -= 1 + min(len(subtask.channels), CHANNELS_OF_EACH_MAX)
-        if room < 0 and drawn:
+        rows_left -= 1 + min(len(subtask.channels), CHANNELS_OF_EACH_MAX)
+        if rows_left < 0 and drawn:
             break
         drawn.add((subtask.vertex, subtask.subtask))
     return [s for s in subtasks if (s.vertex, s.subtask) in drawn]

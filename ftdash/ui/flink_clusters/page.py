@@ -280,7 +280,7 @@ class SavepointForm(ReasonedForm):
     )
     field_order = ("directory", "savepoint_format", "drain", "reason")
 
-    def asked(self) -> TriggerOptions:
+    def options(self) -> TriggerOptions:
         given = self.cleaned_data
         return TriggerOptions(
             directory=given["directory"].strip(),
@@ -308,12 +308,12 @@ class CheckpointForm(ReasonedForm):
     )
     field_order = ("checkpoint_type", "reason")
 
-    def asked(self) -> TriggerOptions:
+    def options(self) -> TriggerOptions:
         return TriggerOptions(checkpoint_type=self.cleaned_data["checkpoint_type"])
 
 
 class CancelForm(ReasonedForm):
-    def asked(self) -> TriggerOptions:
+    def options(self) -> TriggerOptions:
         return TriggerOptions()
 
 
@@ -378,7 +378,7 @@ def ask(request: HttpRequest, name: str, jid: str, action: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         who, why = request.user.get_username(), form.cleaned_data["reason"]
         try:
-            actions.ask(name, jid, offer.kind, form.asked(), requester=who, reason=why)
+            actions.ask(name, jid, offer.kind, form.options(), requester=who, reason=why)
         except Rejected as refusal:
             form.add_error(None, str(refusal))
         else:
@@ -437,7 +437,7 @@ class PointsForm(forms.Form):
         self.is_valid()
 
     @property
-    def asked(self) -> PointFilter:
+    def point_filter(self) -> PointFilter:
         given: dict[str, Any] = self.cleaned_data
         return PointFilter(
             jid=given.get("job", ""),
@@ -454,7 +454,7 @@ def points(request: HttpRequest, name: str) -> HttpResponse:
     cluster = existing(name)
     form = PointsForm(request.GET, jobs_with_points(name))
     page = number_or_none(request.GET.get("page")) or 1
-    found = catalogue(name, form.asked, page=page, per_page=PER_PAGE)
+    found = catalogue(name, form.point_filter, page=page, per_page=PER_PAGE)
     context = {"cluster": cluster, "form": form, "found": found} | _neighbours(request, found)
     return render(request, "flink_clusters/catalogue.html", context)
 

@@ -128,5 +128,5 @@ def _context(key: int) -> dict[str, object]:
 def _lines(found: IncidentView) -> list[object]:
     """Returns the lines of the event log about the incident, oldest first."""
     until = (found.closed_at or timezone.now()) + timedelta(seconds=1)
-    asked = EventFilter(pipeline=found.pipeline, since=found.opened_at - BEFORE, until=until)
-    return list(reversed(log_page(asked, None, LINES_MAX).lines))
+    event_filter = EventFilter(pipeline=found.pipeline, since=found.opened_at - BEFORE, until=until)
+    return list(reversed(log_page(event_filter, None, LINES_MAX).lines))

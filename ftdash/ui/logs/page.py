@@ -34,7 +34,7 @@ class LinesForm(forms.Form):
     )
     run = forms.CharField(required=False, widget=forms.HiddenInput)
 
-    def asked(self) -> LineFilter:
+    def line_filter(self) -> LineFilter:
         """An invalid field filters nothing; the page shows its error."""
         self.is_valid()
         given = self.cleaned_data
@@ -90,7 +90,7 @@ def logs_view(name: str, query: QueryDict) -> LogsView:
         found=log_lines(
             name,
             run_id,
-            form.asked(),
+            form.line_filter(),
             before=LinePlace.parse(query.get("before", "")),
             at=LinePlace.parse(query.get("line", "")),
         ),

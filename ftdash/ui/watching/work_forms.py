@@ -72,7 +72,7 @@ class TakeForm(ReasonedForm):
             *_batches(detail),
         ]
 
-    def asked(self) -> TakeSavepoint:
+    def work_request(self) -> TakeSavepoint:
         given = self.cleaned_data
         return TakeSavepoint(
             label=given["label"],
@@ -139,7 +139,7 @@ class RewindForm(ReasonedForm):
         except UnicodeDecodeError as error:
             raise forms.ValidationError("The plan is no text in UTF-8.") from error
 
-    def asked(self) -> Rewind:
+    def work_request(self) -> Rewind:
         given = self.cleaned_data
         batch_id, savepoint = parsed(given["origin"])
         return Rewind(
@@ -184,7 +184,7 @@ class StateForm(ReasonedForm):
         self.fields["origin"].choices = found  # type: ignore[attr-defined]
         self.fields["other"].choices = [("", "nothing"), *found]  # type: ignore[attr-defined]
 
-    def asked(self) -> LookAtState:
+    def work_request(self) -> LookAtState:
         given = self.cleaned_data
         return LookAtState(
             place=_place(given["origin"]),

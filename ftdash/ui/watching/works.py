@@ -71,12 +71,12 @@ def take(request: HttpRequest, name: str) -> HttpResponse:
         "words": "One committed batch is copied into a directory of its own, with a digest of every"
         " file. The query does not stop, and nothing is written to its files.",
     }
-    return _asked(
+    return _submitted(
         request,
         form,
         detail,
         context,
-        lambda **who: savepoints.ask_to_take(name, form.asked(), **who),
+        lambda **who: savepoints.ask_to_take(name, form.work_request(), **who),
     )
 
 
@@ -98,12 +98,12 @@ def rewind(request: HttpRequest, name: str) -> HttpResponse:
         " you choose, and has nothing from later batches. The query and its files stay as they"
         " are. First you see the verdict; the next page has the button.",
     }
-    return _asked(
+    return _submitted(
         request,
         form,
         detail,
         context,
-        lambda **who: forks.ask_for_verdict(name, form.asked(), **who),
+        lambda **who: forks.ask_for_verdict(name, form.work_request(), **who),
     )
 
 
@@ -120,12 +120,16 @@ def look_at_state(request: HttpRequest, name: str) -> HttpResponse:
         "words": "Spark reads the rows in a process of its own, which takes some seconds to start."
         " It only reads; the query may run meanwhile.",
     }
-    return _asked(
-        request, form, detail, context, lambda **who: state.ask_to_look(name, form.asked(), **who)
+    return _submitted(
+        request,
+        form,
+        detail,
+        context,
+        lambda **who: state.ask_to_look(name, form.work_request(), **who),
     )
 
 
-def _asked(
+def _submitted(
     request: HttpRequest,
     form: Any,
     detail: QueryDetail,
@@ -189,11 +193,11 @@ def act_on_savepoint(request: HttpRequest, name: str, key: int, action: str) -> 
             )
             return redirect("query-work", name, work)
     except (Rejected, Retryable) as refusal:
-        asked: forms.Form | None = {"keep": keep, "delete": delete}.get(action)
-        if asked is None:
+        form: forms.Form | None = {"keep": keep, "delete": delete}.get(action)
+        if form is None:
             messages.error(request, str(refusal))
         else:
-            asked.add_error(None, str(refusal))
+            form.add_error(None, str(refusal))
     shown: dict[str, ReasonedForm] = {"keep": keep, "delete": delete}
     return _savepoint_page(request, name, key, shown, status=REFUSED)
 

@@ -15,7 +15,7 @@ from django.core.management.base import CommandError, OutputWrapper
 from ftdash.formats import plural, size
 from ftdash.watching.models import QueryWork, WorkState
 from ftdash.watching.queries import works
-from ftdash.watching.services import carrying_out, forks, savepoints, state
+from ftdash.watching.services import execution, forks, savepoints, state
 from ftdash.watching.work_requests import LookAtState, Rewind, StatePlace, TakeSavepoint
 from pipelines.domain.errors import Rejected
 from pipelines.structured.fork import Boundaries
@@ -210,7 +210,7 @@ class WorkCommands:
             self._stderr.write(each)
 
     def _carry_out(self, key: int) -> QueryWork:
-        row = carrying_out.carry_out(key)
+        row = execution.carry_out(key)
         if row.state == WorkState.FAILED:
             raise CommandError(row.problem, returncode=REFUSED)
         return row

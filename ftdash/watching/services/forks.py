@@ -17,7 +17,7 @@ from django.conf import settings
 from ftdash.watching.models import QueryWork, WatchedQuery, WorkKind
 from ftdash.watching.reading import check_place, place_of
 from ftdash.watching.services import savepoints, work
-from ftdash.watching.services.state import asked_of_spark
+from ftdash.watching.services.state import answer_of_spark
 from ftdash.watching.work_requests import Dealt, Forked, Rewind, Said, SavedVerdict
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import scheme_of
@@ -128,7 +128,7 @@ def _ask(
         query,
         kind,
         what=what,
-        asked=rewind,
+        work_request=rewind,
         requester=requester,
         reason=reason,
         detail=f"{origin} into {rewind.target}{dealt}",
@@ -218,7 +218,7 @@ def _repartitioned(
     }
     try:
         progress.step(f"Spark deals the state to {partitions} partitions and compares every row")
-        dealt = asked_of_spark(
+        dealt = answer_of_spark(
             settings.REPARTITION_COMMAND,
             question,
             Dealt,

@@ -68,10 +68,10 @@ class Taken:
 def take_in(report: Report, *, reporter: str) -> Taken:
     """Store what a listener reports. Raises Rejected if there are too many queries."""
     now = timezone.now()
-    told, problems = understood(report.events, now)
+    reported, problems = understood(report.events, now)
     ignored = 0
     by_query: dict[str, list[QueryEvent]] = {}
-    for each in told:
+    for each in reported:
         by_query.setdefault(each.query_id, []).append(each)
     with transaction.atomic():
         rows = _rows(by_query, reporter)
@@ -82,7 +82,7 @@ def take_in(report: Report, *, reporter: str) -> Taken:
                 continue
             store(row, events)
             _note_listener(row, report, now)
-    return Taken(len(told) - ignored, ignored, problems)
+    return Taken(len(reported) - ignored, ignored, problems)
 
 
 def store(row: WatchedQuery, events: Iterable[QueryEvent]) -> None:
@@ -309,17 +309,17 @@ def _go_on_reading(row: WatchedQuery) -> bool:
     except (Rejected, Retryable, OSError) as problem:
         WatchedQuery.objects.filter(pk=row.pk).update(log_problem=str(problem)[:PROBLEM_LENGTH_MAX])
         return False
-    told, _ = understood(step.events, timezone.now())
+    reported, _ = understood(step.events, timezone.now())
     with transaction.atomic():
         locked = WatchedQuery.objects.select_for_update().filter(pk=row.pk, removed_at=None).first()
         if locked is None or locked.log_positions != row.log_positions:
             return False
-        ids = {each.query_id for each in told}
+        ids = {each.query_id for each in reported}
         if not locked.query_id and len(ids) == 1:
             locked.query_id = ids.pop()
-        own = [each for each in told if each.query_id == locked.query_id]
+        own = [each for each in reported if each.query_id == locked.query_id]
         locked.log_positions = step.positions
-        locked.log_problem = "" if locked.query_id or not told else _several(ids)
+        locked.log_problem = "" if locked.query_id or not reported else _several(ids)
         store(locked, own) if own else locked.save()
     return step.has_more
 

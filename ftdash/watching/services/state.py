@@ -23,7 +23,7 @@ SAID_LENGTH_MAX = 1_000
 A = TypeVar("A")
 
 
-def asked_of_spark(
+def answer_of_spark(
     command: Sequence[str],
     question: object,
     kind: type[A],
@@ -38,11 +38,11 @@ def asked_of_spark(
     """
     reading, writing = os.pipe()
     with (
-        os.fdopen(reading, "rb") as asked,
+        os.fdopen(reading, "rb") as question_end,
         os.fdopen(writing, "wb", buffering=0) as held,
         subprocess.Popen(
             command,
-            stdin=asked,
+            stdin=question_end,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=settings.BASE_DIR,
@@ -88,7 +88,7 @@ def ask_to_look(
         query,
         WorkKind.STATE,
         what="looked into the state of",
-        asked=request,
+        work_request=request,
         requester=requester,
         reason=reason,
         detail=f"operator {request.operator_id}, store {request.store},"
@@ -112,7 +112,7 @@ def look(row: QueryWork, progress: work.Progress) -> None:
         "rows_max": ROWS_MAX,
     }
     progress.step("starts Spark and reads the state")
-    found = asked_of_spark(
+    found = answer_of_spark(
         settings.STATE_COMMAND,
         question,
         StateRows,

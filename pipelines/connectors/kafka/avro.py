@@ -412,14 +412,14 @@ class AvroDecoder:
         """Returns the plan, or a text that says why no record of that schema can be decoded."""
         if schema_id not in self._plans and self._registry is not None:
             try:
-                self._plans[schema_id] = self._asked_plan(self._registry, schema_id)
+                self._plans[schema_id] = self._plan_of(self._registry, schema_id)
             except UnreadableSchema as error:
                 self._plans[schema_id] = f"the schema {schema_id} that wrote it is refused: {error}"
             except UnknownSchema as error:
                 return str(error)  # it may be registered later
         return self._plans[schema_id]
 
-    def _asked_plan(self, registry: OpenRegistry, schema_id: int) -> ReadPlan:
+    def _plan_of(self, registry: OpenRegistry, schema_id: int) -> ReadPlan:
         """Raises UnreadableSchema, UnknownSchema."""
         schema = registry.schema(schema_id)
         if schema.schema_type != "AVRO":

@@ -162,9 +162,9 @@ class KafkaAdmin:
         """How long the topic keeps records; None: it deletes no record for its age."""
         resource = _untyped.ConfigResource(_untyped.ConfigResource.Type.TOPIC, topic)
         timeout_s = patience_s(ANSWER_TIMEOUT_S)
-        asked = self._client.describe_configs([resource], request_timeout=timeout_s)
+        futures = self._client.describe_configs([resource], request_timeout=timeout_s)
         try:
-            found = asked[resource].result()
+            found = futures[resource].result()
         except KafkaException as error:
             raise self._address.translated(self._cause(error)) from error
         kept_ms = int(found["retention.ms"].value)
@@ -178,9 +178,9 @@ class KafkaAdmin:
         Raises Retryable, also if one of them does not exist (any more).
         """
         wanted = TopicCollection(sorted(topics))
-        asked = self._client.describe_topics(wanted, request_timeout=patience_s(timeout_s))
+        answers = self._client.describe_topics(wanted, request_timeout=patience_s(timeout_s))
         try:
-            return {topic: _text_of(answer.result().topic_id) for topic, answer in asked.items()}
+            return {topic: _text_of(answer.result().topic_id) for topic, answer in answers.items()}
         except KafkaException as error:
             raise self._address.translated(self._cause(error)) from error
 
@@ -203,13 +203,13 @@ class KafkaAdmin:
         committed_only: bool = False,
     ) -> list[int]:
         level = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
-        asked = self._client.list_offsets(
+        futures = self._client.list_offsets(
             dict.fromkeys(partitions, wanted),
             isolation_level=level,
             request_timeout=patience_s(ANSWER_TIMEOUT_S),
         )
         try:
-            return [int(asked[partition].result().offset) for partition in partitions]
+            return [int(futures[partition].result().offset) for partition in partitions]
         except KafkaException as error:
             raise self._address.translated(self._cause(error)) from error
 

@@ -105,14 +105,14 @@ class KafkaCoordinator:
     def prepared(self, transactional_id: str, topic: str) -> PreparedAtKafka | None:
         """Returns the transaction as the broker has it now, or None if it is no longer open."""
         try:
-            (told,) = self._ask(
+            (described,) = self._ask(
                 lambda client: client.describe_transactions([transactional_id])
             ).values()
         except TransactionalIdNotFoundError:
             return None
-        if told.state.value != ONGOING:
+        if described.state.value != ONGOING:
             return None
-        partitions = self._ask(lambda client: client.describe_producers(told.topic_partitions))
+        partitions = self._ask(lambda client: client.describe_producers(described.topic_partitions))
         ranges = {
             str(partition.partition): (
                 each.current_transaction_start_offset,
@@ -120,12 +120,12 @@ class KafkaCoordinator:
             )
             for partition, state in partitions.items()
             for each in state.active_producers
-            if each.producer_id == told.producer_id
+            if each.producer_id == described.producer_id
         }
         return PreparedAtKafka(
             transactional_id=transactional_id,
-            producer_id=told.producer_id,
-            epoch=told.producer_epoch,
+            producer_id=described.producer_id,
+            epoch=described.producer_epoch,
             topic=topic,
             ranges=ranges,
         )
@@ -133,12 +133,14 @@ class KafkaCoordinator:
     def is_aborted(self, prepared: PreparedAtKafka) -> bool:
         """True only if certain: a coordinator forgets it, and a later writer hides its state."""
         try:
-            (told,) = self._ask(
+            (described,) = self._ask(
                 lambda client: client.describe_transactions([prepared.transactional_id])
             ).values()
         except TransactionalIdNotFoundError:
             return False
-        return bool(told.producer_id == prepared.producer_id and told.state.value == ABORTED)
+        return bool(
+            described.producer_id == prepared.producer_id and described.state.value == ABORTED
+        )
 
     def commit(self, prepared: PreparedAtKafka) -> CommitAnswer:
         """Commits a prepared transaction. May be repeated."""
@@ -177,16 +179,16 @@ class KafkaCoordinator:
 
     def ongoing(self) -> list[str]:
         """All transactional ids with an open transaction, of all users of the broker."""
-        told = self._ask(lambda client: client.list_transactions(state_filters=[ONGOING]))
-        return [each.transactional_id for listed in told.values() for each in listed]
+        listings = self._ask(lambda client: client.list_transactions(state_filters=[ONGOING]))
+        return [each.transactional_id for listed in listings.values() for each in listed]
 
     def remembered(self, topic: str, *groups: str) -> list[tuple[int, str] | None]:
         """The committed offset and text of each group; None: the broker has none."""
         place = TopicPartition(topic, 0)
-        told = self._ask(
+        described = self._ask(
             lambda client: client.list_group_offsets({group: [place] for group in groups})
         )
-        marks = [told[group].get(place) for group in groups]
+        marks = [described[group].get(place) for group in groups]
         return [
             None if mark is None or mark.offset < 0 else (mark.offset, mark.metadata)
             for mark in marks

@@ -57,7 +57,7 @@ def database_of(client: Any) -> str:
 
 
 @contextmanager
-def asking(client: Any, wish: str) -> Iterator[None]:
+def redis_errors(client: Any, wish: str) -> Iterator[None]:
     """Translates errors; `wish` says what was refused, such as `to read the stream x`.
 
     Other errors pass through.
@@ -169,7 +169,7 @@ class RedisConnection:
     def _asking(self, stream: str) -> Iterator[None]:
         """Leaves the context quietly if the stream does not exist."""
         try:
-            with asking(self._client, f"to read the stream {stream}"):
+            with redis_errors(self._client, f"to read the stream {stream}"):
                 yield
         except redis.ResponseError as error:
             if "no such key" in str(error):

@@ -31,7 +31,7 @@ from typing import Any
 import redis
 from redis.exceptions import MovedError
 
-from pipelines.connectors.redis.connection import asking, client_of, place_of
+from pipelines.connectors.redis.connection import client_of, place_of, redis_errors
 from pipelines.connectors.sink import SinkContext, Unfinished
 from pipelines.connectors.sink_bases import TransactionLost
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable
@@ -514,7 +514,7 @@ class RedisHashStore:
     def _translating(self) -> Iterator[None]:
         """Raises Retryable, Rejected, ProtocolError or TransactionLost, as the server says."""
         try:
-            with asking(self._client, f"to write hashes under {self._prefix}"):
+            with redis_errors(self._client, f"to write hashes under {self._prefix}"):
                 yield
         except MovedError as error:
             raise Rejected(

@@ -145,14 +145,14 @@ class AsyncMap(AsyncOperator):
             self._queue.add(Work(rows, origins, self._count(rows)))
 
     def _ask(self) -> None:
-        asked = self._queue.take_to_ask()
-        if not asked:
+        requests = self._queue.take_to_ask()
+        if not requests:
             return
         if self._loop is None:
             context = self.context
             name = f"{context.uid}[{context.subtask}]"
             self._loop = RequestLoop(name, self._function, self._policy, context.wake)
-        self._loop.ask((each, self._argument(each[0])) for each in asked)
+        self._loop.ask((each, self._argument(each[0])) for each in requests)
 
     def _give_out(self) -> None:
         for due in self._queue.take_due():

@@ -31,7 +31,7 @@ LONGEST_RETRY_DELAY = timedelta(seconds=30)
 CLOSES_WITHIN_S = 10.0
 """How long a subtask that ends waits for the author's `close`."""
 
-Asked: TypeAlias = tuple[Work, int]
+NumberedRequest: TypeAlias = tuple[Work, int]
 AsyncCall: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
@@ -105,7 +105,7 @@ class RequestLoop:
         self._thread.start()
         self._finalizer = weakref.finalize(self, _stop, self._loop)
 
-    def ask(self, requests: Iterable[tuple[Asked, Any]]) -> None:
+    def ask(self, requests: Iterable[tuple[NumberedRequest, Any]]) -> None:
         """Starts the requests in this order; each comes with the argument for the function."""
         batch = list(requests)
         if batch:
@@ -152,12 +152,12 @@ class _Runner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[None] | None = None
 
-    def start(self, requests: list[tuple[Asked, Any]]) -> None:
+    def start(self, requests: list[tuple[NumberedRequest, Any]]) -> None:
         loop = asyncio.get_running_loop()
         if self._function is not None and self._opening is None:
             self._opening = loop.create_task(self._function.open())
-        for asked, argument in requests:
-            task = loop.create_task(self._answer(asked, argument))
+        for request, argument in requests:
+            task = loop.create_task(self._answer(request, argument))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -170,14 +170,14 @@ class _Runner:
             self._opening = None
             await self._function.close()
 
-    async def _answer(self, asked: Asked, argument: Any) -> None:
+    async def _answer(self, request: NumberedRequest, argument: Any) -> None:
         try:
             if self._opening is not None:
                 await asyncio.shield(self._opening)
             answer = await self._within_time(argument)
         except Exception as error:  # an author's function may raise anything
             answer = Answer(error=error)
-        self._answers.put((*asked, answer))
+        self._answers.put((*request, answer))
         self._wake()
 
     async def _within_time(self, argument: Any) -> Answer:

@@ -39,7 +39,7 @@ class Work:
     rows: pa.RecordBatch
     origins: Origins
     count: int
-    asked: int = 0
+    requested: int = 0
     is_given: npt.NDArray[np.bool_] = field(init=False)
     _answers: dict[int, Answer] = field(default_factory=dict)
     _given: int = 0
@@ -52,7 +52,7 @@ class Work:
         return self._given == self.count
 
     def answer(self, number: int, answer: Answer) -> None:
-        is_open = number < self.asked and number not in self._answers
+        is_open = number < self.requested and number not in self._answers
         check(is_open and not self.is_given[number], "a request is answered once", number=number)
         self._answers[number] = answer
 
@@ -99,7 +99,7 @@ class RequestQueue:
 
     @property
     def is_full(self) -> bool:
-        """True if rows wait to be asked for, or the end of event time waits for earlier entries."""
+        """True if rows wait for their request, or the end of event time for earlier entries."""
         return bool(self._to_ask) or (self._has_ended and bool(self._entries))
 
     def add(self, work: Work) -> None:
@@ -119,10 +119,10 @@ class RequestQueue:
         taken: list[tuple[Work, int]] = []
         while self._to_ask and self._under_way < self._capacity:
             work = self._to_ask[0]
-            taken.append((work, work.asked))
-            work.asked += 1
+            taken.append((work, work.requested))
+            work.requested += 1
             self._under_way += 1
-            if work.asked == work.count:
+            if work.requested == work.count:
                 self._to_ask.popleft()
         return taken
 

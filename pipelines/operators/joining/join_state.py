@@ -34,7 +34,7 @@ MAX_PAIRS = 1 << 20
 class Matches:
     """Pairs: the positions of keys among those asked for, and the row that each of them found."""
 
-    asked: Longs
+    positions: Longs
     found: pa.RecordBatch
 
 
@@ -207,19 +207,21 @@ class RowIndex:
         self, keys: pa.RecordBatch, earliest: Longs | None = None, latest: Longs | None = None
     ) -> Iterator[Matches]:
         """Yields all partners of each key with a time between the two, both included."""
-        asked = self._asked(keys, earliest, latest)
+        lookup = self._lookup(keys, earliest, latest)
         for run in self._runs:
-            yield from run.match(asked, self._rows)
+            yield from run.match(lookup, self._rows)
 
     def contains(self, keys: pa.RecordBatch) -> Flags:
         """True for each key that has any row."""
-        asked = self._asked(keys, None, None)
+        lookup = self._lookup(keys, None, None)
         is_known = np.zeros(keys.num_rows, np.bool_)
         for run in self._runs:
-            is_known |= run.contains(asked, self._rows)
+            is_known |= run.contains(lookup, self._rows)
         return is_known
 
-    def _asked(self, keys: pa.RecordBatch, earliest: Longs | None, latest: Longs | None) -> _Lookup:
+    def _lookup(
+        self, keys: pa.RecordBatch, earliest: Longs | None, latest: Longs | None
+    ) -> _Lookup:
         keys = keys.select(self._keys)
         return _Lookup.of(keys, key_hashes(keys, self._keys), earliest, latest)
 
@@ -267,42 +269,42 @@ class _Run:
     def __len__(self) -> int:
         return len(self.times)
 
-    def contains(self, asked: _Lookup, stored: RowsInPlace) -> Flags:
+    def contains(self, lookup: _Lookup, stored: RowsInPlace) -> Flags:
         """Compares the first row of each hash, and the others only if that one has another key."""
-        is_known = np.zeros(len(asked.hashes), np.bool_)
-        rows, place = self._of_equal_hash(asked)
+        is_known = np.zeros(len(lookup.hashes), np.bool_)
+        rows, place = self._of_equal_hash(lookup)
         if len(rows) == 0:
             return is_known
         order, first = self._taken(self.begins[place], stored)
         rows = rows[order]
-        is_known[rows] = asked.equals(rows, first)
+        is_known[rows] = lookup.equals(rows, first)
         collided = rows[~is_known[rows]]
         if len(collided):
-            for matches in self.match(asked.only(collided), stored):
-                is_known[collided[matches.asked]] = True
+            for matches in self.match(lookup.only(collided), stored):
+                is_known[collided[matches.positions]] = True
         return is_known
 
-    def match(self, asked: _Lookup, stored: RowsInPlace) -> Iterator[Matches]:
-        rows, place = self._of_equal_hash(asked)
-        first, end = self._within(place, _at(asked.earliest, rows), _at(asked.latest, rows))
+    def match(self, lookup: _Lookup, stored: RowsInPlace) -> Iterator[Matches]:
+        rows, place = self._of_equal_hash(lookup)
+        first, end = self._within(place, _at(lookup.earliest, rows), _at(lookup.latest, rows))
         for part in _parts(end - first):
-            of_asked, positions = _spread(rows[part], first[part], end[part])
+            of_lookup, positions = _spread(rows[part], first[part], end[part])
             if len(positions) == 0:
                 continue
             order, found = self._taken(positions, stored)
-            of_asked = of_asked[order]
-            same = asked.equals(of_asked, found)
+            of_lookup = of_lookup[order]
+            same = lookup.equals(of_lookup, found)
             if same.all():
-                yield Matches(of_asked, found)
+                yield Matches(of_lookup, found)
             else:
-                yield Matches(of_asked[same], found.filter(pa.array(same)))
+                yield Matches(of_lookup[same], found.filter(pa.array(same)))
 
-    def _of_equal_hash(self, asked: _Lookup) -> tuple[Longs, Longs]:
+    def _of_equal_hash(self, lookup: _Lookup) -> tuple[Longs, Longs]:
         """Returns which of the keys have rows here, and the number of each one's hash."""
-        number = np.empty(len(asked.hashes), np.int64)
-        number[asked.order] = np.searchsorted(self.hashes, asked.hashes[asked.order])
+        number = np.empty(len(lookup.hashes), np.int64)
+        number[lookup.order] = np.searchsorted(self.hashes, lookup.hashes[lookup.order])
         number = np.minimum(number, len(self.hashes) - 1)
-        rows = np.flatnonzero(self.hashes[number] == asked.hashes)
+        rows = np.flatnonzero(self.hashes[number] == lookup.hashes)
         return rows, number[rows]
 
     def _within(
@@ -355,8 +357,8 @@ def _parts(counts: Longs) -> Iterator[slice]:
 def _spread(rows: Longs, first: Longs, end: Longs) -> tuple[Longs, Longs]:
     counts = end - first
     offsets = np.cumsum(counts) - counts
-    asked = np.repeat(rows, counts)
-    return asked, np.arange(len(asked)) - np.repeat(offsets - first, counts)
+    positions = np.repeat(rows, counts)
+    return positions, np.arange(len(positions)) - np.repeat(offsets - first, counts)
 
 
 class TimedSide:

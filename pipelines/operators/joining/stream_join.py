@@ -107,8 +107,8 @@ class StreamJoin(Operator):
         has_partner = np.zeros(batch.num_rows, np.bool_)
         of_keyed = np.flatnonzero(~is_null)
         for matches in self._sides[1 - port].match(keyed):
-            has_partner[of_keyed[matches.asked]] = True
-            own = keyed.take(pa.array(matches.asked))
+            has_partner[of_keyed[matches.positions]] = True
+            own = keyed.take(pa.array(matches.positions))
             left, right = (own, matches.found) if port == 0 else (matches.found, own)
             self._emit(self._columns.pairs(left, right), INSERT)
         if self._kind.keeps(port):
@@ -224,7 +224,7 @@ class IntervalJoin(Operator):
         rows, times = rows_with(rows, has_key), times[has_key]
         earliest, latest = self._interval.partners(port, times)
         for matches in self._sides[1 - port].index.match(rows, earliest, latest):
-            self._emit(port, rows.take(pa.array(matches.asked)), matches.found)
+            self._emit(port, rows.take(pa.array(matches.positions)), matches.found)
         may_match = times >= self._interval.oldest_useful(port, self._time.watermark_ms)
         self._sides[port].add(rows_with(rows, may_match), times[may_match])
 

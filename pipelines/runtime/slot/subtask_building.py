@@ -364,10 +364,12 @@ class SubtaskBuilder:
             screen=screen,
             beginning=self.beginning.splits.get(vertex.uid),
         )
-        told, pending = reader.progress_reporter, reader.pending
+        progress_reporter, pending = reader.progress_reporter, reader.pending
         quarantine = self._quarantine_reader(vertex, restored, screen)
         handing_out = self._handing_out(vertex, reader, quarantine, mailbox)
-        return SourceFeed(self._place(vertex), handing_out, self.clock, told, quarantine, pending)
+        return SourceFeed(
+            self._place(vertex), handing_out, self.clock, progress_reporter, quarantine, pending
+        )
 
     def _handing_out(
         self,

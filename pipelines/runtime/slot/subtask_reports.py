@@ -360,10 +360,10 @@ RECORD_CHARS_MAX = 2_000
 
 def author_trace(error: BaseException) -> str:
     """Returns the traceback without the engine's frames, or "" if no author's frame is in it."""
-    told = traceback.TracebackException.from_exception(error)
-    if not _keep_authors(told):
+    trace = traceback.TracebackException.from_exception(error)
+    if not _keep_authors(trace):
         return ""
-    text = masked("".join(told.format()))
+    text = masked("".join(trace.format()))
     return text if len(text) <= TRACE_CHARS_MAX else "...\n" + text[-TRACE_CHARS_MAX:]
 
 
@@ -375,14 +375,14 @@ def record_text(row: pa.RecordBatch) -> str:
     return text if len(text) <= RECORD_CHARS_MAX else f"{text[:RECORD_CHARS_MAX]}..."
 
 
-def _keep_authors(told: traceback.TracebackException) -> bool:
+def _keep_authors(trace: traceback.TracebackException) -> bool:
     """Removes the engine's frames from the error and its causes. Returns True if any is left."""
-    told.stack = traceback.StackSummary.from_list(
-        [frame for frame in told.stack if _is_authors(frame.filename)]
+    trace.stack = traceback.StackSummary.from_list(
+        [frame for frame in trace.stack if _is_authors(frame.filename)]
     )
-    chained = [each for each in (told.__cause__, told.__context__) if each is not None]
+    chained = [each for each in (trace.__cause__, trace.__context__) if each is not None]
     found = [_keep_authors(each) for each in chained]
-    return bool(told.stack) or any(found)
+    return bool(trace.stack) or any(found)
 
 
 def _is_authors(file: str) -> bool:

@@ -347,10 +347,10 @@ class GateAlignment:
     def _carry_out(self, effects: list[AlignmentEffect]) -> Effects:
         """Carries out the effects on the gate; returns those that are left to the subtask."""
         with self._last.taken_along():
-            asked = [self._asked_by(effect) for effect in effects]
-        return [each for each in asked if each is not None]
+            left = [self._carried_out(effect) for effect in effects]
+        return [each for each in left if each is not None]
 
-    def _asked_by(self, effect: AlignmentEffect) -> FeedEffect | None:
+    def _carried_out(self, effect: AlignmentEffect) -> FeedEffect | None:
         match effect:
             case Block(channel):
                 self._gate.hold_back(channel)

@@ -491,8 +491,8 @@ class RocksDbTable:
         """Returns the positions without those of keys that are certainly not on disk."""
         if not len(positions):
             return positions
-        asked = keys.take(pa.array(positions))
-        hashes = self._hash_keys(decoded(asked), tuple(self._descriptor.key.names))
+        probed = keys.take(pa.array(positions))
+        hashes = self._hash_keys(decoded(probed), tuple(self._descriptor.key.names))
         return positions[self._filter.may_hold(hashes)]
 
     def _find_on_disk(self, keys: pa.RecordBatch) -> Rows:

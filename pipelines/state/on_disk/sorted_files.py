@@ -112,9 +112,9 @@ class SortedFiles:
         A block stores one key in RESTART_INTERVAL whole. For the other keys it stores only the
         difference from the key before.
         """
-        told = _RAW_SIZES.search(self._database.property_value(_TABLE_PROPERTIES) or "")
-        check(told is not None, "RocksDB tells how much its tables hold")
-        keys, values = map(int, told.groups()) if told else (0, 0)
+        match = _RAW_SIZES.search(self._database.property_value(_TABLE_PROPERTIES) or "")
+        check(match is not None, "RocksDB tells how much its tables hold")
+        keys, values = map(int, match.groups()) if match else (0, 0)
         return keys // RESTART_INTERVAL + values
 
     def ingest(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:

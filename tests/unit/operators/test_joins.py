@@ -97,7 +97,7 @@ def test_an_index_waits_for_the_merging_thread_before_it_has_too_many_runs(
         assert len(side.index._runs) <= 12
 
     matches = list(side.index.match(pa.record_batch({"key": [7]})))
-    assert sum(len(each.asked) for each in matches) == 4
+    assert sum(len(each.positions) for each in matches) == 4
 
 
 def in_memory() -> HashMapBackend:

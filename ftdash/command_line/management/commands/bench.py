@@ -9,7 +9,7 @@ from django.core.management.base import CommandParser
 
 from ftdash.installed_command import QuickCommand, run_program
 
-ROOMS = {  # a folder of `bench/` -> its programs, and what each of them asks
+GROUPS = {  # a folder of `bench/` -> its programs, and what each of them asks
     "speed": {
         "pv": "a keyed count, exactly once, against the machine's limit",
         "latency": "from when a record happens to committed output, at half load",
@@ -41,7 +41,7 @@ ROOMS = {  # a folder of `bench/` -> its programs, and what each of them asks
         " listener",
     },
 }
-BENCHMARKS = {name: asked for programs in ROOMS.values() for name, asked in programs.items()}
+BENCHMARKS = {name: question for programs in GROUPS.values() for name, question in programs.items()}
 
 
 class Command(QuickCommand):
@@ -61,5 +61,5 @@ class Command(QuickCommand):
 
 
 def module_of(name: str) -> str:
-    room = next(room for room, programs in ROOMS.items() if name in programs)
-    return f"bench.{room}.{name.replace('-', '_')}"
+    group = next(group for group, programs in GROUPS.items() if name in programs)
+    return f"bench.{group}.{name.replace('-', '_')}"

@@ -11,7 +11,7 @@ from ftdash.jobs import fresh_code
 WORKS = {
     "audit": "ftdash.audits.services.carry_out",
     "lab": "ftdash.lab.services.keep",
-    "query-work": "ftdash.watching.services.carrying_out.carry_out",
+    "query-work": "ftdash.watching.services.execution.carry_out",
     "upgrade-check": "ftdash.upgrades.services.check",
 }
 """Import paths, so that the command loads only the work that it carries out."""

@@ -48,11 +48,13 @@ from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import ClaimMode, SavepointFormat
 
 
-def add_request(asking: ArgumentParser) -> None:
-    asking.add_argument("--reason", default=DEFAULT_REASON, help="kept in the audit log")
-    asking.add_argument("--wait", action="store_true", help="until the request has ended")
-    asking.add_argument(
-        "--request-id", metavar="ID", help="asking again under the same id is the same request"
+def add_request_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--reason", default=DEFAULT_REASON, help="kept in the audit log")
+    parser.add_argument("--wait", action="store_true", help="until the request has ended")
+    parser.add_argument(
+        "--request-id",
+        metavar="ID",
+        help="repeating a request with the same id does not request twice",
     )
 
 
@@ -78,13 +80,13 @@ def add_reading(actions: Any, everywhere: ArgumentParser) -> None:
     _add_point(preflight)
 
 
-def add_asking(actions: Any, asking: ArgumentParser) -> None:
-    _add_submit(actions.add_parser("submit", parents=[asking], help="start a pipeline"))
+def add_requests(actions: Any, request_options: ArgumentParser) -> None:
+    _add_submit(actions.add_parser("submit", parents=[request_options], help="start a pipeline"))
     savepoint = actions.add_parser(
-        "savepoint", parents=[asking], help="take a savepoint; the pipeline keeps running"
+        "savepoint", parents=[request_options], help="take a savepoint; the pipeline keeps running"
     )
-    stop = actions.add_parser("stop", parents=[asking], help="take a savepoint, then stop")
-    cancel = actions.add_parser("cancel", parents=[asking], help="stop at once")
+    stop = actions.add_parser("stop", parents=[request_options], help="take a savepoint, then stop")
+    cancel = actions.add_parser("cancel", parents=[request_options], help="stop at once")
     for parser in (savepoint, stop, cancel):
         parser.add_argument("name")
         parser.add_argument(
@@ -104,35 +106,39 @@ def add_asking(actions: Any, asking: ArgumentParser) -> None:
         "-s", "--with-savepoint", action="store_true", help="take a savepoint first"
     )
     retry = actions.add_parser(
-        "retry", parents=[asking], help="begin the attempt that waits for its restart delay now"
+        "retry",
+        parents=[request_options],
+        help="begin the attempt that waits for its restart delay now",
     )
     retry.add_argument("name")
     undo = actions.add_parser(
         "undo-start",
-        parents=[asking],
+        parents=[request_options],
         help="end a run that started over, and put back the output that its start set aside",
     )
     undo.add_argument("name")
-    change = actions.add_parser("set", parents=[asking], help="change settings during the run")
+    change = actions.add_parser(
+        "set", parents=[request_options], help="change settings during the run"
+    )
     change.add_argument("name")
     change.add_argument("setting", nargs="+", metavar="KEY=VALUE")
     _add_restore(
-        actions.add_parser("restore", parents=[asking], help="start from a recovery point")
+        actions.add_parser("restore", parents=[request_options], help="start from a recovery point")
     )
     _add_replay(
         actions.add_parser(
             "replay-quarantine",
-            parents=[asking],
+            parents=[request_options],
             help="start from a recovery point and process the quarantined records again, after you"
             " corrected the function that failed on them",
         )
     )
-    label = actions.add_parser("label", parents=[asking], help="rename a savepoint")
+    label = actions.add_parser("label", parents=[request_options], help="rename a savepoint")
     label.add_argument("name", help="the pipeline")
     label.add_argument("path", help="directory of the savepoint")
     label.add_argument("label", help="the new name; '' removes it")
     dispose = actions.add_parser(
-        "dispose", parents=[asking], help="delete a savepoint that no run needs"
+        "dispose", parents=[request_options], help="delete a savepoint that no run needs"
     )
     dispose.add_argument("name", help="the pipeline")
     dispose.add_argument("path", help="directory of the savepoint")
@@ -265,9 +271,9 @@ class Command(InstalledCommand):
         everywhere = ArgumentParser(add_help=False)
         everywhere.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
         add_reading(actions, everywhere)
-        asking = ArgumentParser(add_help=False, parents=[everywhere])
-        add_request(asking)
-        add_asking(actions, asking)
+        request_options = ArgumentParser(add_help=False, parents=[everywhere])
+        add_request_options(request_options)
+        add_requests(actions, request_options)
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -395,13 +401,13 @@ def _request(options: dict[str, Any], requester: str) -> RequestId:
             _check_confirmed(options["path"], options["confirm"])
             return point_services.dispose(pipeline=name, path=options["path"], **who)
         case "replay-quarantine":
-            asked = Restore(
+            wanted = Restore(
                 pipeline=name,
                 path=options["path"] or newest_point(name),
                 parallelism=options["parallelism"],
                 replays=options["source"],
             )
-            return point_services.restore(asked, master=options["master"], **who)
+            return point_services.restore(wanted, master=options["master"], **who)
         case _:
             claim_mode = ClaimMode(options["claim_mode"].upper())
             return point_services.restore(

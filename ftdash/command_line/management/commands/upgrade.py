@@ -37,7 +37,7 @@ class Command(pipeline.Command):
             help="leave behind state of operators that the new code no longer has",
         )
         parser.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
-        pipeline.add_request(parser)
+        pipeline.add_request_options(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:

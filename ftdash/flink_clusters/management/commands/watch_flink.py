@@ -42,19 +42,19 @@ class Command(InstalledCommand):
         actions_of.add_parser("list", help="all watched clusters")
         jobs = actions_of.add_parser("jobs", help="the jobs of a cluster")
         jobs.add_argument("name")
-        asking = [
+        parsers = [
             actions_of.add_parser(kind.value.lower(), help=f"{kind.label} of a job")
             for kind in FlinkActionKind
         ]
-        for each in asking:
+        for each in parsers:
             each.add_argument("name", help="of the cluster")
             each.add_argument("job", help="its id in Flink")
-        for each in (asking[0], asking[1]):
+        for each in (parsers[0], parsers[1]):
             each.add_argument("--directory", default="", help="empty: as the cluster has it")
             each.add_argument("--native", action="store_true", help="in the backend's own format")
-        asking[1].add_argument("--drain", action="store_true", help="end the sources first")
-        asking[3].add_argument("--full", action="store_true", help="also if incremental ones")
-        for each in (add, remove, *asking):
+        parsers[1].add_argument("--drain", action="store_true", help="end the sources first")
+        parsers[3].add_argument("--full", action="store_true", help="also if incremental ones")
+        for each in (add, remove, *parsers):
             each.add_argument("--reason", default="from the command line", help="for the log")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -69,8 +69,8 @@ class Command(InstalledCommand):
                     self._list()
                 case "jobs":
                     self._jobs(options["name"])
-                case asked:
-                    self._ask(FlinkActionKind(asked.upper()), options)
+                case action:
+                    self._ask(FlinkActionKind(action.upper()), options)
         except (Rejected, Retryable) as refusal:
             raise CommandError(str(refusal), returncode=REFUSED) from refusal
 
@@ -100,7 +100,7 @@ class Command(InstalledCommand):
             self.stdout.write(f"{each.jid}  {each.shown_state}  {newest}  {each.name}")
 
     def _ask(self, kind: FlinkActionKind, options: dict[str, Any]) -> None:
-        asked = TriggerOptions(
+        trigger_options = TriggerOptions(
             directory=options.get("directory", ""),
             savepoint_format="NATIVE" if options.get("native") else "CANONICAL",
             drain=options.get("drain", False),
@@ -108,7 +108,7 @@ class Command(InstalledCommand):
         )
         name, who = options["name"], getpass.getuser()
         key = actions.ask(
-            name, options["job"], kind, asked, requester=who, reason=options["reason"]
+            name, options["job"], kind, trigger_options, requester=who, reason=options["reason"]
         )
         done = self._carried_out(name, key)
         if done.state is not FlinkActionState.SUCCEEDED:

@@ -49,19 +49,19 @@ class Command(InstalledCommand):
         if not options["pipeline"] or not options["fault"]:
             raise CommandError("Name a pipeline and a fault, or --list.", returncode=2)
         try:
-            day = self._followed(_begun(options), told=not options["json"])
+            day = self._followed(_begun(options), is_shown=not options["json"])
         except Rejected as refusal:
             raise CommandError(str(refusal), returncode=2) from refusal
         self._show([day], options["json"])
         if day.verdict is not GameDayVerdict.PASSED:
             raise CommandError(f"{day.verdict_label or 'no verdict'}: {day.why}", returncode=1)
 
-    def _followed(self, key: int, *, told: bool) -> GameDayView:
+    def _followed(self, key: int, *, is_shown: bool) -> GameDayView:
         give_up_at = timezone.now() + PATIENCE
         said = ""
         while (day := _day(key)).is_under_way and timezone.now() < give_up_at:
             step = f"{day.state_label}. {day.why}".strip()
-            if told and step != said:
+            if is_shown and step != said:
                 self.stderr.write(step)
                 said = step
             time.sleep(POLL_S)
@@ -77,10 +77,10 @@ class Command(InstalledCommand):
                 "recovery_ms": day.measures.recovery_ms,
                 "records_replayed": day.measures.records_replayed,
             }
-            told = "  ".join(f"{name}={value}" for name, value in measured.items() if value)
+            figures = "  ".join(f"{name}={value}" for name, value in measured.items() if value)
             outcome = day.verdict_label or day.state_label
             self.stdout.write(
-                f"{day.key}  {day.pipeline}  {day.fault_label}  {outcome}: {day.why}  {told}"
+                f"{day.key}  {day.pipeline}  {day.fault_label}  {outcome}: {day.why}  {figures}"
             )
 
 

@@ -75,14 +75,14 @@ class AttemptHost:
     @property
     def restoring(self) -> RestoreProgress | None:
         """The sum over all slots; None if no slot is loading state."""
-        told = [slot.progress for slot in self._slots.values() if slot.progress is not None]
-        if self.readiness is not Readiness.DEPLOYING or not any(p.total_files for p in told):
+        progress = [slot.progress for slot in self._slots.values() if slot.progress is not None]
+        if self.readiness is not Readiness.DEPLOYING or not any(p.total_files for p in progress):
             return None
         return RestoreProgress(
-            read_bytes=sum(p.read_bytes for p in told),
-            total_bytes=sum(p.total_bytes for p in told),
-            read_files=sum(p.read_files for p in told),
-            total_files=sum(p.total_files for p in told),
+            read_bytes=sum(p.read_bytes for p in progress),
+            total_bytes=sum(p.total_bytes for p in progress),
+            read_files=sum(p.read_files for p in progress),
+            total_files=sum(p.total_files for p in progress),
         )
 
     @property

@@ -367,7 +367,7 @@ class PointVerifier:
         reader = ThreadPoolExecutor(1, thread_name_prefix="verification")
         self._reader = WatchedExecutor(reader, post)
         self._is_reading = False
-        self._asked: list[RequestId] = []  # wait for the next reading
+        self._waiting: list[RequestId] = []  # wait for the next reading
         self._answered: list[RequestId] = []  # by the reading under way
         self._due_ms = self._next_due_ms()
 
@@ -376,9 +376,9 @@ class PointVerifier:
         """When the next reading is due, monotonic; None if readings are off or one is under way."""
         return None if self._is_reading else self._due_ms
 
-    def on_asked(self, request_id: RequestId) -> None:
+    def on_request(self, request_id: RequestId) -> None:
         """Makes a reading due now, which answers the request: another process has found damage."""
-        self._asked.append(request_id)
+        self._waiting.append(request_id)
         self._due_ms = self._next_due_ms()
 
     def start_when_due(self, now_ms: float, points: RetainedPoints) -> None:
@@ -386,7 +386,7 @@ class PointVerifier:
         if due_ms is None or now_ms < due_ms:
             return
         self._is_reading = True
-        self._answered, self._asked = self._asked, []
+        self._answered, self._waiting = self._waiting, []
         self._reader.submit(self._read, points.every_newest_first(), self._damage.remembered)
 
     def on_looked_at(self, looked: PointsLookedAt, points: RetainedPoints) -> None:
@@ -421,7 +421,7 @@ class PointVerifier:
 
     def _next_due_ms(self) -> float | None:
         now_ms = self._clock.monotonic_ms()
-        if self._asked:
+        if self._waiting:
             return now_ms
         return now_ms + self._interval_ms if self._interval_ms else None
 

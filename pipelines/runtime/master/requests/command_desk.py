@@ -237,7 +237,7 @@ class CommandDesk:
             case UndoStart():
                 self._undo_start(command)
             case VerifyPoints():
-                self._verifier.on_asked(command.request_id)
+                self._verifier.on_request(command.request_id)
             case KillSlot():
                 self._faults.kill_slot(command)
             case SlowSlot():
@@ -279,7 +279,7 @@ class CommandDesk:
         if problem:
             self._desk.answer(command.request_id, RequestOutcome.REJECTED, problem)
             return
-        self._undo.on_asked(command)
+        self._undo.on_request(command)
         self._failures.undo_start()
 
     def _change_settings(self, command: ChangeSettings) -> None:

@@ -42,13 +42,13 @@ class StartUndo:
         self._context = context
         self._points = points
         self._is_publishing = is_publishing
-        self._asked: UndoStart | None = None
+        self._command: UndoStart | None = None
         self._has_put_back = context.journal.newest(StartUndone) is not None
 
     @property
     def is_due(self) -> bool:
         """True if no attempt may begin any more: instead, sinks are rewound to `output_before`."""
-        return self._asked is not None or self._has_put_back or self._context.spec.puts_back
+        return self._command is not None or self._has_put_back or self._context.spec.puts_back
 
     @property
     def output_before(self) -> Lineage:
@@ -58,7 +58,7 @@ class StartUndo:
     def problem(self) -> str:
         """Returns a sentence that says why the start cannot be undone, or "" if it can."""
         spec = self._context.spec
-        if spec.puts_back and self._asked is None:
+        if spec.puts_back and self._command is None:
             return ""
         if self.is_due:
             return f"The start of run {spec.run_id} is being undone already."
@@ -81,9 +81,9 @@ class StartUndo:
             return f"No run before {spec.run_id} has committed output: nothing can be put back."
         return ""
 
-    def on_asked(self, command: UndoStart) -> None:
+    def on_request(self, command: UndoStart) -> None:
         """Call if `problem` returns none."""
-        self._asked = command
+        self._command = command
 
     def check_nothing_committed(self) -> None:
         """Call before sinks are rewound. Raises InvariantViolated."""
@@ -91,8 +91,8 @@ class StartUndo:
 
     def on_put_back(self, lineage: Lineage) -> None:
         """Records that the sinks hold this output again, and ends the run."""
-        record, asked = self._context.record, self._asked
-        who = asked.requested_by if asked else self._context.spec.started_by
+        record, command = self._context.record, self._command
+        who = command.requested_by if command else self._context.spec.started_by
         record.emit(StartUndone(lineage=lineage))
         self._has_put_back = True
         run_id, checkpoint_id = lineage[-1] if lineage else (self._context.spec.run_id, 0)
@@ -105,7 +105,7 @@ class StartUndo:
 
     def answer(self, desk: RequestDesk) -> None:
         """Call once the journal says how the run ended, so that no driver starts it again."""
-        request_id: RequestId | None = self._asked.request_id if self._asked else None
+        request_id: RequestId | None = self._command.request_id if self._command else None
         if self._has_put_back:
             desk.answer(request_id, RequestOutcome.SUCCEEDED, "The output is back.")
 

@@ -124,15 +124,15 @@ class DirectReader(SourceReader):
         )
         self._counts = NO_COUNTS
         self._split: SplitInWork | None = None
-        self._asked: SplitInWork | None = None
+        self._requested: SplitInWork | None = None
 
     @property
     def split(self) -> SplitInWork | None:
         return self._split
 
     @property
-    def asked(self) -> SplitInWork | None:
-        return self._asked
+    def requested(self) -> SplitInWork | None:
+        return self._requested
 
     @property
     def is_exhausted(self) -> bool:
@@ -166,7 +166,7 @@ class DirectReader(SourceReader):
         while self._open:
             ended = None
             for split in self._by_event_time():
-                self._asked = _first_of(split.name, split.next_offset)
+                self._requested = _first_of(split.name, split.next_offset)
                 taken = split.take()
                 if taken is None:
                     ended = split
@@ -215,7 +215,7 @@ class DirectReader(SourceReader):
 
     def _open_split(self, index: int, offset: int) -> None:
         name = self._splits.name_of(index) or str(index)
-        self._asked = _first_of(name, offset)
+        self._requested = _first_of(name, offset)
         self._open[index] = OpenSplit(
             index=index,
             name=name,

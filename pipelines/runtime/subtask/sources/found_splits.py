@@ -115,8 +115,8 @@ class FoundSplits:
         self._left.extend(split for split in found if self._owner(split.name) == self._subtask)
         if not self._left or 2 * len(positions.backlog) > self._unread_max:
             return positions
-        room = self._unread_max - len(positions.backlog)
-        mine = [self._left.popleft() for _ in range(min(room, len(self._left)))]
+        free = self._unread_max - len(positions.backlog)
+        mine = [self._left.popleft() for _ in range(min(free, len(self._left)))]
         new = dict(enumerate(mine, self._count))
         self._splits.update(new)
         self._count += len(new)

@@ -96,8 +96,8 @@ class ReservingReader(SourceReader):
         return not self._ahead and self._reader.is_exhausted
 
     @property
-    def asked(self) -> SplitInWork | None:
-        return self._reader.asked
+    def requested(self) -> SplitInWork | None:
+        return self._reader.requested
 
     @property
     def _has_granted(self) -> bool:
@@ -242,8 +242,8 @@ class ReplayingReader(SourceReader):
         return self._current.split
 
     @property
-    def asked(self) -> SplitInWork | None:
-        return self._current.asked
+    def requested(self) -> SplitInWork | None:
+        return self._current.requested
 
     @property
     def is_exhausted(self) -> bool:

@@ -179,7 +179,7 @@ class SourceFeed:
         try:
             return self._reader.next()
         except Exception as error:
-            where = self._origins(self._reader.asked)
+            where = self._origins(self._reader.requested)
             is_of_record = isinstance(error, MalformedRecord)
             if isinstance(error, MalformedRecord):
                 where = tuple(origin.at_offset(error.offset) for origin in where)

@@ -42,7 +42,7 @@ class SourceReader(Protocol):
         ...
 
     @property
-    def asked(self) -> SplitInWork | None:
+    def requested(self) -> SplitInWork | None:
         """The split that the reader asked last, and the record that it asked for."""
         ...
 

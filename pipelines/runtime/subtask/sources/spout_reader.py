@@ -110,8 +110,8 @@ class SpoutReader(SourceReader):
         return self._reader.is_exhausted and not (self._kept or self._held or self._marks)
 
     @property
-    def asked(self) -> SplitInWork | None:
-        return self._reader.asked
+    def requested(self) -> SplitInWork | None:
+        return self._reader.requested
 
     @property
     def trees(self) -> Ids | None:

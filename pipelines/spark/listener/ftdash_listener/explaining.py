@@ -60,7 +60,7 @@ def explain(rows: DataFrame, path: str, output_mode: str = "append") -> dict[str
             raise
         except Exception as problem:
             raise CannotExplain(f"Spark does not plan this query: {problem}") from problem
-        told = {
+        explanation = {
             "format": FORMAT,
             "spark": pyspark.__version__,
             "operators": _operators(state),
@@ -68,8 +68,8 @@ def explain(rows: DataFrame, path: str, output_mode: str = "append") -> dict[str
             "shuffle_partitions": int(_conf(rows, "spark.sql.shuffle.partitions", "200")),
             "store_class": _conf(rows, "spark.sql.streaming.stateStore.providerClass", ""),
         }
-    Path(path).write_text(json.dumps(told, indent=1))
-    return told
+    Path(path).write_text(json.dumps(explanation, indent=1))
+    return explanation
 
 
 class _Planning:

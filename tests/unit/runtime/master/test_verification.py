@@ -157,7 +157,7 @@ def test_points_that_retention_deletes_meanwhile_are_reported_as_not_counted(
 def test_a_request_starts_a_verification_at_once_and_gets_its_result(verified: "Verified") -> None:
     verified.damage("/chk-2")
 
-    verified.verifier.on_asked(RequestId("verify-1"))
+    verified.verifier.on_request(RequestId("verify-1"))
     due_ms = verified.verifier.due_ms
     verified.look()
 
@@ -171,7 +171,7 @@ def test_a_request_starts_a_verification_at_once_and_gets_its_result(verified: "
 def test_a_request_alone_does_not_make_a_point_damaged(
     verified: "Verified",
 ) -> None:
-    verified.verifier.on_asked(RequestId("verify-1"))
+    verified.verifier.on_request(RequestId("verify-1"))
     verified.look()
 
     assert verified.offered == [3, 2, 1]
@@ -181,8 +181,8 @@ def test_a_request_alone_does_not_make_a_point_damaged(
 def test_requests_during_a_verification_share_the_next_one(verified: "Verified") -> None:
     """The reading under way may have passed a file before it was damaged."""
     looked = verified.read()
-    verified.verifier.on_asked(RequestId("verify-1"))
-    verified.verifier.on_asked(RequestId("verify-2"))
+    verified.verifier.on_request(RequestId("verify-1"))
+    verified.verifier.on_request(RequestId("verify-2"))
     while_reading = verified.verifier.due_ms
     verified.verifier.on_looked_at(looked, verified.points)
     after_the_first = list(verified.answers)
@@ -200,7 +200,7 @@ def test_requests_during_a_verification_share_the_next_one(verified: "Verified")
 def test_without_a_schedule_a_request_is_served_and_nothing_more_is_due() -> None:
     verified = Verified(interval_ms=0)
 
-    verified.verifier.on_asked(RequestId("verify-1"))
+    verified.verifier.on_request(RequestId("verify-1"))
     verified.look()
 
     assert [request_id for request_id, _, _ in verified.answers] == ["verify-1"]

@@ -25,7 +25,7 @@ ENDED_WITHIN_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Doing:
+class FaultContext:
     """The context of a fault: its pipeline, its length, and the random numbers of its seed."""
 
     staged: Staged
@@ -46,7 +46,7 @@ class Doing:
         return self.rng.randrange(self.staged.run.parallelism)
 
 
-def asked(staged: Staged, command: RunCommand) -> Request:
+def request_and_wait(staged: Staged, command: RunCommand) -> Request:
     """Raises Rejected if the request did not succeed: it may be refused amid a recovery."""
     staged.wait(lambda run: run.status == "RUNNING" or run.is_terminal, STARTED_WITHIN_S)
     return ended(services.ask(staged.name, command, who=WHO, why="the soak"))
