@@ -113,6 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if settings.configured:
         settings.FTDASH_HOME = home
         settings.JOBS_ROOT = home / "jobs"
+        settings.STATIC_ROOT = home / "static"
     keep_compiled_code()
     config.stash[STACKS] = stacks_file()
     faulthandler.enable(config.stash[STACKS])

@@ -71,7 +71,7 @@ def main() -> int:
     from bench.soak.faults import NO_SPARK
     from bench.soak.flow import KINDS
     from bench.soak.report import fields_of, is_good, table
-    from bench.soak.running import SPARK, Length, Soaked, soak
+    from bench.soak.running import SPARK, Length, Soaked, directories_left, soak
 
     chosen, kinds = given.only or list(KINDS), given.fault or list(Fault)
     for what, names, known in (("pipeline", chosen, KINDS), ("fault", kinds, list(Fault))):
@@ -95,6 +95,7 @@ def main() -> int:
     finally:
         if (home / LEDGER_NAME).exists():
             end_all(home / LEDGER_NAME)
+        soaked.left = directories_left(home)
         if not given.keep:
             shutil.rmtree(home, ignore_errors=True)
     fields = fields_of(soaked, given.seed)

@@ -38,6 +38,7 @@ from ftdash.embedded.check import DashboardClient
 from ftdash.embedded.supervisor import wait_until
 from ftdash.requests import services
 from pipelines.domain.errors import Rejected
+from pipelines.state.on_disk.sorted_files import remove_abandoned
 from tests.own_flows import declare
 
 FEED_EVERY_S = 0.5
@@ -51,6 +52,7 @@ SPARK = "Spark"
 """The entry of what is left out, if drivers host their slots themselves."""
 
 MEMORY = "state.backend.rocksdb.memory.fixed-per-slot"
+LOCAL = "state.backend.rocksdb.localdir"
 SETTINGS = {
     "execution.checkpointing.interval": "1 s",
     "execution.checkpointing.timeout": "10 s",
@@ -68,6 +70,9 @@ default it fills for half an hour, and the slope of that would hide a leak."""
 OF_LARGE_STATE = {"execution.checkpointing.timeout": "2 min", MEMORY: "256 mb"}
 """Settings of the pipeline with a gigabyte of state: a savepoint holds all of it."""
 
+DATABASES = "databases"
+"""The directory in the home where all slots keep their RocksDB databases."""
+
 NEEDS = dict.fromkeys((flow.KAFKA_POSTGRES, *flow.TO_KAFKA), "kafka")
 """The server that a pipeline cannot do without."""
 
@@ -79,7 +84,8 @@ class Soaked:
     """The results of a soak.
 
     `ended` are the runs that ended unasked, with their reasons. `unfinished` are the pipelines
-    whose output was not complete in time after the last fault.
+    whose output was not complete in time after the last fault. `left` are the directories of dead
+    slots that their next neighbour does not remove.
     """
 
     planned: tuple[Planned, ...] = ()
@@ -88,6 +94,7 @@ class Soaked:
     refused: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     recoveries_ms: list[float] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -153,6 +160,12 @@ def soak(
         soaked.recoveries_ms = recoveries_ms()
 
 
+def directories_left(home: Path) -> list[str]:
+    """Call once all processes have ended: then one neighbour removes every slot's directory."""
+    remove_abandoned(home / DATABASES)
+    return sorted(each.name for each in (home / DATABASES).glob("*"))
+
+
 def _possible(chosen: Sequence[str], servers: Servers, left_out: dict[str, str]) -> list[str]:
     found = []
     for name in chosen:
@@ -193,7 +206,7 @@ def _running(site: Installation, line: Line, left_out: dict[str, str]) -> Iterat
             reason="the soak",
             parallelism=PARALLELISM,
             parameters={"kind": line.kind, "place": str(line.place), flow.VERSION: "1"},
-            settings={**settings_of(line.name), **where},
+            settings={**settings_of(line.name), **where, LOCAL: str(site.home / DATABASES)},
             allows_faults=True,
         )
         try:

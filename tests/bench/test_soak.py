@@ -19,10 +19,11 @@ from bench.soak.answers import AMOUNTS, Checker
 from bench.soak.disks import slow_flushes
 from bench.soak.ends import Line
 from bench.soak.report import fields_of, is_good, table
-from bench.soak.running import Length, Soaked
+from bench.soak.running import DATABASES, Length, Soaked, directories_left
 from bench.soak.schedule import Fault
 from bench.soak.slopes import JUDGED_FROM_S, Sample
 from pipelines.domain.errors import Rejected
+from pipelines.state.on_disk.sorted_files import LOCK, PREFIX
 from tests import conftest
 from tests.polling import wait_until
 
@@ -64,6 +65,7 @@ def test_five_minutes_of_faults_lose_double_and_change_nothing() -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["lost"], found["doubled"], found["different"]) == (0, 0, 0), done.stderr
     assert found["ended_runs"] == found["unfinished"] == [], done.stderr
+    assert found["left_directories"] == []
     assert done.returncode == 0
     assert len(found["faults"]) >= KINDS_MIN, found["not_done"]
     assert {*found["faults"], *found["not_come"], *found["left_out"]} >= set(Fault)
@@ -175,7 +177,11 @@ def leave_unfinished(found: Soaked) -> None:
     found.unfinished.append("orders: not all of 20 numbers came out in time")
 
 
-@pytest.mark.parametrize("spoil", [lose, end_a_run, leave_unfinished])
+def leave_a_directory(found: Soaked) -> None:
+    found.left.append("ftdash-state-0002-24c8c9-a1-0-hyoutck5")
+
+
+@pytest.mark.parametrize("spoil", [lose, end_a_run, leave_unfinished, leave_a_directory])
 def test_a_soak_that_found_something_is_not_good(spoil: Callable[[Soaked], None]) -> None:
     found = soaked()
     assert is_good(fields_of(found, SEED))
@@ -183,6 +189,16 @@ def test_a_soak_that_found_something_is_not_good(spoil: Callable[[Soaked], None]
     spoil(found)
 
     assert not is_good(fields_of(found, SEED))
+
+
+def test_only_a_directory_that_no_neighbour_removes_is_left(tmp_path: Path) -> None:
+    (tmp_path / DATABASES).mkdir()
+    locked, unlocked = (tmp_path / DATABASES / f"{PREFIX}{name}" for name in ("a", "b"))
+    locked.mkdir()
+    (locked / LOCK).touch()
+    unlocked.mkdir()
+
+    assert directories_left(tmp_path) == [unlocked.name]
 
 
 def test_a_growing_figure_is_not_good_and_the_table_names_it() -> None:

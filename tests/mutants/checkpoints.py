@@ -684,4 +684,25 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "the next slot in the same place removes the directory of a killed slot, and never that of a"
+    " living one": (
+        Mutant(
+            "pipelines/state/on_disk/sorted_files.py",
+            "        if (path / LOCK).exists():\n",
+            "        if lock:\n",
+            (
+                "tests/unit/state/test_working_directory.py::test_an_owner_that_a_neighbour_takes_for"
+                "_dead_before_it_has_the_lock_begins_again"
+            ),
+        ),
+        Mutant(
+            "pipelines/state/on_disk/sorted_files.py",
+            "        except OSError:\n            continue  # its owner lives\n",
+            "        except OSError:\n            _remove(path)\n",
+            (
+                "tests/unit/state/test_working_directory.py::"
+                "test_the_next_owner_removes_only_the_directory_of_a_killed_owner"
+            ),
+        ),
+    ),
 }

@@ -24,6 +24,7 @@ Source: RocksDB's `IngestExternalFile` and `Checkpoint`, through the library roc
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -208,6 +209,8 @@ def _options(cache: Cache) -> Options:
 
 PREFIX = "ftdash-state-"
 LOCK = "owner.lock"
+LOSES_MAX = 100
+"""How often neighbours may remove a directory before its owner has locked it."""
 
 
 class WorkingDirectory:
@@ -217,9 +220,7 @@ class WorkingDirectory:
         """Raises OSError if `root` cannot be written."""
         root.mkdir(parents=True, exist_ok=True)
         remove_abandoned(root)
-        self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{label}-", dir=root))
-        self._lock = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.path, self._lock = _locked_directory(root, f"{PREFIX}{label}-")
         self._made = 0
 
     def fresh(self, label: str) -> Path:
@@ -230,6 +231,23 @@ class WorkingDirectory:
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def _locked_directory(root: Path, prefix: str) -> tuple[Path, int]:
+    """Makes a directory and takes its lock. Raises OSError if that fails.
+
+    A neighbour that looks between the two takes the lock first and removes the directory. Without
+    it a database would make the directory again, but not its lock, and no neighbour would ever
+    remove what a killed owner leaves.
+    """
+    for _ in range(LOSES_MAX):
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+        lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits until such a neighbour has removed everything
+        if (path / LOCK).exists():
+            return path, lock
+        os.close(lock)
+    raise OSError(errno.EBUSY, f"neighbours removed {LOSES_MAX} new directories", str(root))
 
 
 def remove_abandoned(root: Path) -> None:

@@ -1,5 +1,6 @@
 """The working directory of a process is removed, however the process ended."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -57,6 +58,30 @@ def test_the_next_owner_removes_only_the_directory_of_a_killed_owner(
     assert mine.path.is_dir()
     for directory in (mine, next_one):
         directory.close()
+
+
+def test_an_owner_that_a_neighbour_takes_for_dead_before_it_has_the_lock_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The neighbour looks between the making of the lock and the taking of it."""
+    take = fcntl.flock
+    looks = iter([remove_abandoned])
+
+    def take_after_a_look(lock: int, kind: int) -> None:
+        if kind == fcntl.LOCK_EX and (look := next(looks, None)):
+            look(tmp_path)
+        take(lock, kind)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", take_after_a_look)
+        owner = WorkingDirectory(tmp_path, "mine")
+    remove_abandoned(tmp_path)
+
+    assert next(looks, None) is None
+    assert list(tmp_path.iterdir()) == [owner.path]
+    assert (owner.path / LOCK).exists()
+    owner.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_next_owner_finishes_a_removal_that_died_halfway(
