@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
+from celery.beat import ScheduleEntry, Scheduler
 from django.conf import settings as project
 from django.test import Client
 from django.urls import reverse
@@ -50,6 +52,23 @@ def control_plane(tmp_path: Path) -> Iterator["ControlPlane"]:
             yield plane
         finally:
             plane.end()
+
+
+def test_beat_logs_one_line_for_a_task_that_it_cannot_send(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with reserved_port() as port:
+        away = Celery(broker=f"redis://127.0.0.1:{port}")
+        away.conf.task_publish_retry = False
+        away.conf.broker_transport_options = {"max_retries": 0}
+        scheduler = Scheduler(away, lazy=True)
+
+        scheduler.apply_entry(ScheduleEntry("reconcile", "ftdash.tasks.reconcile", app=away))
+
+    (line,) = caplog.records
+    assert "Couldn't apply scheduled task reconcile: Error 111" in line.getMessage()
+    assert "\n" not in line.getMessage()
+    assert line.exc_info is None
 
 
 @pytest.mark.slow
