@@ -214,7 +214,7 @@ LOSES_MAX = 100
 
 
 class WorkingDirectory:
-    """An attempt's own directory, with a random name; `close` or a later neighbour removes it."""
+    """A process's own directory, with a random name; `close` or a later neighbour removes it."""
 
     def __init__(self, root: Path, label: str) -> None:
         """Raises OSError if `root` cannot be written."""

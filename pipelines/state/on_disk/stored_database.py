@@ -14,7 +14,7 @@ as zero. This format is stored in snapshots, so it can never change.
 import struct
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -43,6 +43,7 @@ from pipelines.state.on_disk.sorted_files import (
     SORTED_FILE,
     Reusable,
     SortedFiles,
+    WorkingDirectory,
 )
 
 Records = npt.NDArray[np.void]
@@ -376,8 +377,9 @@ def rows_of(
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yields at least the rows of `groups`, with the columns that `handle.schema` names.
 
-    Only a database needs the local disk, until the iteration ends. Raises CorruptSnapshot and
-    Retryable as `read` and `fetch` do.
+    Only a database needs the local disk, until the iteration ends. The next reader or slot removes
+    what a killed reader leaves there. Raises CorruptSnapshot and Retryable as `read` and `fetch`
+    do.
     """
     match handle.format:
         case StateFormat.ROWS:
@@ -388,5 +390,5 @@ def rows_of(
             yield from merged_batches(lambda: (read(file) for file in handle.files))
         case StateFormat.ROCKSDB:
             database = StoredDatabase(handle, fetch, is_own=False)
-            with tempfile.TemporaryDirectory(prefix="ftdash-restore-") as scratch:
-                yield from stored_rows(database, groups, Path(scratch) / "db")
+            with closing(WorkingDirectory(Path(tempfile.gettempdir()), "read")) as scratch:
+                yield from stored_rows(database, groups, scratch.fresh("db"))

@@ -2,9 +2,13 @@
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rocksdict import Cache
 
@@ -12,6 +16,7 @@ from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle, StatePart
 from pipelines.state.backend import StoredDatabase
 from pipelines.state.on_disk import stored_database
+from pipelines.state.on_disk.sorted_files import remove_abandoned
 from pipelines.state.on_disk.stored_database import fetch_database, opened, row_schema
 
 FILES = {"CURRENT": b"MANIFEST-000001\n", "schema.arrow": b"schema"}
@@ -61,6 +66,36 @@ def test_library_errors_of_the_disk_are_distinguished_from_file_damage(
 def test_a_database_without_its_current_file_is_damaged(tmp_path: Path) -> None:
     with pytest.raises(CorruptSnapshot, match="belongs to no database"):
         fetch_database(database(without="CURRENT"), tmp_path / "db")
+
+
+READER = """
+import os, signal, sys
+import msgspec
+from pipelines.domain.snapshots import StateHandle
+from pipelines.state.on_disk.stored_database import rows_of
+
+def die(file, target, *, may_share):
+    target.write_bytes(b"rows")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+handle = msgspec.json.decode(sys.argv[1], type=StateHandle)
+list(rows_of(handle, None, die, handle.key_group_range))
+"""
+
+
+def test_the_copy_that_a_killed_reader_leaves_is_removed_by_the_next_neighbour(
+    tmp_path: Path,
+) -> None:
+    handle = msgspec.json.encode(database().handle).decode()
+    ended = subprocess.run(
+        [sys.executable, "-c", READER, handle], env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    assert ended.returncode == -signal.SIGKILL
+    assert [each for each in tmp_path.rglob("*") if each.is_file() and each.stat().st_size]
+
+    remove_abandoned(tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def database(without: str = "") -> StoredDatabase:
