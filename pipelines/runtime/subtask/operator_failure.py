@@ -55,8 +55,9 @@ class OperatorFailed(Exception):
 
 
 def _sentence(error: Exception) -> str:
-    """Returns the message of a refusal as it is; other messages get the name of their error."""
-    if isinstance(error, Rejected):
+    """Returns the sentence of a refusal or an outage as it is, and other messages with the name of
+    their error."""
+    if isinstance(error, Rejected | Retryable):
         return str(error)
     message = message_of(error)
     return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -64,6 +64,21 @@ def test_lost_output_is_distinguished_from_errors_that_a_person_can_fix(
     assert lost_output_of(OperatorFailed(Uid("o"), (), error)) == expected
 
 
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (Rejected("The table orders has no column n."), "The table orders has no column n."),
+        (Retryable("The database does not answer."), "The database does not answer."),
+        (ValueError("7 is bad"), "ValueError: 7 is bad"),
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_only_an_error_that_is_no_sentence_of_ours_shows_its_type(
+    error: Exception, expected: str
+) -> None:
+    assert str(OperatorFailed(Uid("o"), (ORIGIN,), error)) == expected
+
+
 def test_an_error_is_located_once_where_it_was_raised() -> None:
     inner = located(Uid("inner"), (ORIGIN,), ValueError("7 is bad"))
 
