@@ -745,6 +745,17 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "a commit to Kafka ends in time, even if its client ignores the time limit": (
+        Mutant(
+            "pipelines/connectors/kafka/producer.py",
+            "        self._ask(lambda: _in_time(partial(send, ANSWER_TIMEOUT_S)))\n",
+            "        self._ask(lambda: send(ANSWER_TIMEOUT_S))\n",
+            (
+                "tests/unit/connectors/kafka/test_producer.py::"
+                "test_a_commit_ends_in_time_although_the_client_does_not_come_back"
+            ),
+        ),
+    ),
     "a two-phase sink whose own uncommitted transactions take all room of its server fails its"
     " subtask, so that checkpoints complete again": (
         Mutant(

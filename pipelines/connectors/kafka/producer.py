@@ -10,6 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -324,10 +325,11 @@ class TransactionalProducer:
             )
         metadata = consumer.consumer_group_metadata()
         consumer.close()
-        self._ask(
-            lambda: self._client.send_offsets_to_transaction([offset], metadata, ANSWER_TIMEOUT_S)
-        )
+        self._has_unanswered = True
+        send = partial(self._client.send_offsets_to_transaction, [offset], metadata)
+        self._ask(lambda: _in_time(partial(send, ANSWER_TIMEOUT_S)))
         self._ask(lambda: self._client.commit_transaction(ANSWER_TIMEOUT_S))
+        self._has_unanswered = False
 
     def abandon(self) -> None:
         """Aborts the transaction; if the broker does not answer, its timeout aborts it."""
@@ -409,6 +411,28 @@ class TransactionalProducer:
         """Keeps only lasting errors; the client reconnects by itself."""
         if error.fatal() or error.code() in kafka_connection.REFUSALS:
             self._problem = self._problem or error
+
+
+def _in_time(question: Callable[[], object]) -> None:
+    """Raises KafkaException if the client does not come back from `question` in time.
+
+    librdkafka 2.16 ignores the time limit of `send_offsets_to_transaction` while it cannot reach
+    the coordinator of the group (its issue 5456): it waits for a change of some connection, which
+    may never come. The question then stays in its thread, with the client.
+    """
+    answer: Future[object] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(question())
+        except BaseException as error:  # whatever it is, it is raised where the answer is awaited
+            answer.set_exception(error)
+
+    Thread(target=ask, daemon=True).start()
+    try:
+        answer.result(ANSWER_TIMEOUT_S + TURN_S)
+    except TimeoutError as error:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -7,11 +7,12 @@ import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from pipelines.connectors.kafka import producer as producer_module
 from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
@@ -142,6 +143,32 @@ def test_a_process_that_ends_amid_a_transaction_ends_at_once() -> None:
     assert ended.returncode == 0
 
 
+def test_a_commit_ends_in_time_although_the_client_does_not_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """librdkafka ignores its time limit while the coordinator of the group is away."""
+    monkeypatch.setattr(producer_module, "ANSWER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(producer_module, "TURN_S", 0.01)
+    producer = writing(StuckClient, monkeypatch)
+    producer.flush()
+    client = weakref.ref(producer._client)
+
+    with pytest.raises(Retryable, match=r"broker:9092 does not answer \(_TIMED_OUT\)"):
+        producer.commit("group", TopicPartition("views", 0, 7))
+    del producer
+
+    stuck = client()
+    assert stuck is not None, "its call is still under way"
+    stuck.comes_back.set()
+
+
+def test_a_commit_raises_what_the_client_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = writing(FencedClient, monkeypatch)
+
+    with pytest.raises(Retryable, match="has ended a transaction on topic views"):
+        producer.commit("group", TopicPartition("views", 0, 7))
+
+
 @pytest.mark.parametrize("last", ["flush", "abandon"])
 def test_a_client_without_an_unanswered_request_ends_with_its_producer(
     last: str, monkeypatch: pytest.MonkeyPatch
@@ -231,6 +258,20 @@ class TakingClient(FullClient):
 
 class EndedClient(TakingClient):
     def abort_transaction(self, timeout_s: float) -> None:
+        raise KafkaException(KafkaError(KafkaError._FENCED, "by a newer instance", fatal=True))
+
+
+class StuckClient(TakingClient):
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
+        self.comes_back = Event()
+
+    def send_offsets_to_transaction(self, *_: object) -> None:
+        assert self.comes_back.wait(60)
+
+
+class FencedClient(TakingClient):
+    def send_offsets_to_transaction(self, *_: object) -> None:
         raise KafkaException(KafkaError(KafkaError._FENCED, "by a newer instance", fatal=True))
 
 
