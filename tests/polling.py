@@ -1,5 +1,6 @@
 """Bounded waiting for a condition that becomes true elsewhere, even on a slow machine."""
 
+import gc
 import sys
 import threading
 import time
@@ -44,7 +45,9 @@ def wait_until_asleep_in(function: Callable[..., object], *, threads: int = 1) -
 
 def _sleeps_in(function: Callable[..., object], thread: threading.Thread) -> bool:
     status = Path(f"/proc/self/task/{thread.native_id}/stat")
+    gc.disable()  # Python 3.11 might wait for itself; see `frames_of_threads`
     frame = sys._current_frames().get(thread.ident or 0)
+    gc.enable()
     while frame is not None and frame.f_code is not function.__code__:
         frame = frame.f_back
     with suppress(FileNotFoundError):  # the thread has ended meanwhile

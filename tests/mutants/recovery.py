@@ -357,6 +357,17 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             f"{REPORTED}::test_a_failure_is_reported_even_if_its_message_cannot_be_told",
         ),
     ),
+    "a slot that looks at what its threads execute does not stand still": (
+        Mutant(
+            "pipelines/runtime/slot/subtask_reports.py",
+            "    gc.disable()\n",
+            "",
+            (
+                "tests/unit/runtime/slot/test_sampled_frames.py::"
+                "test_no_collection_begins_while_the_frames_of_threads_are_read"
+            ),
+        ),
+    ),
     "a failure that would come back ends the run, with its record named": (
         Mutant(
             "pipelines/domain/texts.py",

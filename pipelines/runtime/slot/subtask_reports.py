@@ -8,6 +8,7 @@ For an author's exception, a report shows the frames of the author's code and th
 The record is a person's data: `pipeline.failures.show-records` decides whether it leaves the slot.
 """
 
+import gc
 import sys
 import sysconfig
 import threading
@@ -15,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from types import FrameType
 
 import psutil
 import pyarrow as pa
@@ -320,13 +322,29 @@ class Sampler(threading.Thread):
 
 def _authors_place(thread: int | None) -> str:
     """Returns the line of an author's code that the thread executes, or "" if there is none."""
-    frame = sys._current_frames().get(thread or 0)
+    frame = frames_of_threads().get(thread or 0)
     while frame is not None and not _is_authors_own(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return ""
     code = frame.f_code
     return f"{Path(code.co_filename).name}:{frame.f_lineno}, in {code.co_name}"
+
+
+def frames_of_threads() -> dict[int, FrameType]:
+    """Returns {thread: what it executes}, while the garbage collector is switched off.
+
+    Before Python 3.11.9, a collection that begins in there can wait for a lock that this call holds
+    itself, and it waits with the interpreter's lock: the process stands still for ever (CPython's
+    issue 106883).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _queued_ms(queued: list[ChannelStatistics]) -> int | None:
