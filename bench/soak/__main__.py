@@ -95,7 +95,7 @@ def main() -> int:
     finally:
         if (home / LEDGER_NAME).exists():
             end_all(home / LEDGER_NAME)
-        soaked.left = directories_left(home)
+        soaked.left_directories = directories_left(home)
         if not given.keep:
             shutil.rmtree(home, ignore_errors=True)
     fields = fields_of(soaked, given.seed)

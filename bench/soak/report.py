@@ -27,7 +27,8 @@ def fields_of(soaked: Soaked, seed: int) -> Fields:
         "not_come": sorted(set(Fault) - soaked.done.keys() - soaked.left_out.keys()),
         "ended_runs": soaked.ended,
         "unfinished": soaked.unfinished,
-        "left_directories": soaked.left,
+        "left_processes": soaked.left_processes,
+        "left_directories": soaked.left_directories,
         "recoveries": len(soaked.recoveries_ms),
         "recovery_ms": {
             "p50": percentile(soaked.recoveries_ms, 0.5),
@@ -54,7 +55,10 @@ def _rounded(slope: Slope) -> Fields:
 
 
 def is_good(fields: Fields) -> bool:
-    bad = ("lost", "doubled", "different", "ended_runs", "unfinished", "left_directories")
+    bad = (
+        *("lost", "doubled", "different", "ended_runs", "unfinished"),
+        *("left_processes", "left_directories"),
+    )
     return fields["flat"] is not False and not any(fields[name] for name in bad)
 
 

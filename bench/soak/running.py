@@ -35,7 +35,7 @@ from bench.soak.measuring import PARTS, Meter, recoveries_ms
 from bench.soak.schedule import Fault, Planned, lasting_at_most, schedule
 from bench.soak.slopes import JUDGED_FROM_S, Sample
 from ftdash.embedded.check import DashboardClient
-from ftdash.embedded.supervisor import wait_until
+from ftdash.embedded.supervisor import LEDGER_NAME, living, wait_until
 from ftdash.requests import services
 from pipelines.domain.errors import Rejected
 from pipelines.state.on_disk.sorted_files import remove_abandoned
@@ -70,6 +70,9 @@ default it fills for half an hour, and the slope of that would hide a leak."""
 OF_LARGE_STATE = {"execution.checkpointing.timeout": "2 min", MEMORY: "256 mb"}
 """Settings of the pipeline with a gigabyte of state: a savepoint holds all of it."""
 
+ENDS_WITHIN_S = 30.0
+"""How long the processes of a run may live after it has ended."""
+
 DATABASES = "databases"
 """The directory in the home where all slots keep their RocksDB databases."""
 
@@ -84,8 +87,9 @@ class Soaked:
     """The results of a soak.
 
     `ended` are the runs that ended unasked, with their reasons. `unfinished` are the pipelines
-    whose output was not complete in time after the last fault. `left` are the directories of dead
-    slots that their next neighbour does not remove.
+    whose output was not complete in time after the last fault. `left_processes` are the drivers and
+    slots that outlive their run, and `left_directories` those of dead slots that their next
+    neighbour does not remove.
     """
 
     planned: tuple[Planned, ...] = ()
@@ -94,7 +98,8 @@ class Soaked:
     refused: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    left_processes: list[str] = field(default_factory=list)
+    left_directories: list[str] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     recoveries_ms: list[float] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -155,9 +160,31 @@ def soak(
                 _act(soaked, staged, seed, length, check)
                 stop_feeding()
                 _wait_whole(soaked, staged, check)
+                if not soaked.unfinished:
+                    soaked.left_processes = processes_left(home)
             except KeyboardInterrupt:
                 soaked.is_interrupted = True
         soaked.recoveries_ms = recoveries_ms()
+
+
+def processes_left(home: Path) -> list[str]:
+    """Call once all runs have ended; their processes have a while to end too."""
+
+    def found() -> list[str]:
+        return [text for each in living(home / LEDGER_NAME) if (text := _of_a_run(each, home))]
+
+    with suppress(Rejected):
+        wait_until(lambda: not found(), within_s=ENDS_WITHIN_S, otherwise=lambda: "some stay")
+    return found()
+
+
+def _of_a_run(process: psutil.Process, home: Path) -> str:
+    """Returns the id of the process and its run's directory, or nothing for another process."""
+    with suppress(psutil.NoSuchProcess):
+        for word in process.cmdline():
+            if word.startswith(f"{home}/jobs/"):
+                return f"{process.pid} {word}"
+    return ""
 
 
 def directories_left(home: Path) -> list[str]:

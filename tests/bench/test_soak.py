@@ -65,7 +65,7 @@ def test_five_minutes_of_faults_lose_double_and_change_nothing() -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["lost"], found["doubled"], found["different"]) == (0, 0, 0), done.stderr
     assert found["ended_runs"] == found["unfinished"] == [], done.stderr
-    assert found["left_directories"] == []
+    assert found["left_processes"] == found["left_directories"] == []
     assert done.returncode == 0
     assert len(found["faults"]) >= KINDS_MIN, found["not_done"]
     assert {*found["faults"], *found["not_come"], *found["left_out"]} >= set(Fault)
@@ -178,10 +178,16 @@ def leave_unfinished(found: Soaked) -> None:
 
 
 def leave_a_directory(found: Soaked) -> None:
-    found.left.append("ftdash-state-0002-24c8c9-a1-0-hyoutck5")
+    found.left_directories.append("ftdash-state-0002-24c8c9-a1-0-hyoutck5")
 
 
-@pytest.mark.parametrize("spoil", [lose, end_a_run, leave_unfinished, leave_a_directory])
+def leave_a_process(found: Soaked) -> None:
+    found.left_processes.append("19676 /tmp/soak/jobs/orders/runs/0003-bd96f5")
+
+
+@pytest.mark.parametrize(
+    "spoil", [lose, end_a_run, leave_unfinished, leave_a_directory, leave_a_process]
+)
 def test_a_soak_that_found_something_is_not_good(spoil: Callable[[Soaked], None]) -> None:
     found = soaked()
     assert is_good(fields_of(found, SEED))
