@@ -47,7 +47,7 @@ class NotDelivered(OSError):
 class Line:
     """One pipeline with its two ends. `fed` is how many numbers have gone in.
 
-    `still_s` is the longest time without a new row while input came, as the looks saw it.
+    `still_s` is the longest time without a new row while input came, up to a look that found none.
     """
 
     name: str
@@ -78,6 +78,7 @@ class Line:
     def look(self) -> bool:
         """Returns False if the end is away. You may call it from any thread."""
         with self._looking:
+            began_s = time.monotonic()  # another end may keep the looks waiting
             try:
                 rows = self.read()
             except AWAY:
@@ -86,15 +87,15 @@ class Line:
             known = len(self.checker.seen)
             # The count comes after the rows and includes the batch that is just going in.
             self.checker.look(rows, self.fed + self.step)
-            self._note_growth(len(self.checker.seen) > known)
+            self._note_growth(began_s, has_grown=len(self.checker.seen) > known)
             self.looks += 1
             return True
 
-    def _note_growth(self, has_grown: bool) -> None:
-        if self._grown_s is not None:
-            self.still_s = max(self.still_s, self._fed_s - self._grown_s)
+    def _note_growth(self, looked_s: float, *, has_grown: bool) -> None:
         if has_grown:
-            self._grown_s = time.monotonic()
+            self._grown_s = looked_s
+        elif self._grown_s is not None:
+            self.still_s = max(self.still_s, min(looked_s, self._fed_s) - self._grown_s)
 
     @contextmanager
     def rewound(self) -> Iterator[None]:

@@ -217,13 +217,14 @@ def samples(per_hour: float, noise: float = 1.0, *, figure: str = "web.memory_mb
     return found
 
 
-def test_the_longest_time_without_a_new_row_counts_only_while_input_comes(
+def test_the_longest_time_without_a_new_row_counts_only_while_input_comes_and_looks_see_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s, rows = [0.0], list[Row]()
     monkeypatch.setattr(ends.time, "monotonic", lambda: now_s[0])
     line = ends.Line("a", "a", Path(), Checker(AMOUNTS), lambda first, end: None, lambda: rows)
-    for at_s, has_row in ((5.0, True), (10.0, True), (40.0, False), (50.0, True), (60.0, False)):
+    looks = [(5.0, True), (10.0, True), (40.0, False), (50.0, True), (60.0, False)]
+    for at_s, has_row in [*looks, (200.0, True)]:  # the last look had to wait
         now_s[0] = at_s
         line.feed_next()
         if has_row:
@@ -233,7 +234,7 @@ def test_the_longest_time_without_a_new_row_counts_only_while_input_comes(
     now_s[0] = 500.0  # the input has ended
     line.look()
 
-    assert line.still_s == 40.0
+    assert line.still_s == 30.0
 
 
 @pytest.mark.parametrize(("per_hour", "is_flat"), [(0.0, True), (10.0, True), (100.0, False)])
