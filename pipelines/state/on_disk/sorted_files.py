@@ -209,7 +209,7 @@ def _options(cache: Cache) -> Options:
 
 PREFIX = "ftdash-state-"
 LOCK = "owner.lock"
-LOSES_MAX = 100
+REMOVALS_MAX = 100
 """How often neighbours may remove a directory before its owner has locked it."""
 
 
@@ -236,18 +236,18 @@ class WorkingDirectory:
 def _locked_directory(root: Path, prefix: str) -> tuple[Path, int]:
     """Makes a directory and takes its lock. Raises OSError if that fails.
 
-    A neighbour that looks between the two takes the lock first and removes the directory. Without
-    it a database would make the directory again, but not its lock, and no neighbour would ever
-    remove what a killed owner leaves.
+    A neighbour that looks between the two takes the lock first and removes the directory; then the
+    owner begins again. Otherwise a database would make the directory again, but without the lock,
+    and no neighbour would ever remove what a killed owner leaves.
     """
-    for _ in range(LOSES_MAX):
+    for _ in range(REMOVALS_MAX):
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
         lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)  # waits until such a neighbour has removed everything
         if (path / LOCK).exists():
             return path, lock
         os.close(lock)
-    raise OSError(errno.EBUSY, f"neighbours removed {LOSES_MAX} new directories", str(root))
+    raise OSError(errno.EBUSY, f"neighbours removed {REMOVALS_MAX} new directories", str(root))
 
 
 def remove_abandoned(root: Path) -> None:
