@@ -1,4 +1,7 @@
-"""Our own addresses, below `/api/`."""
+"""Our own addresses, below `/api/`.
+
+A module of its own, because Django includes addresses by the name of a module.
+"""
 
 from ftdash.api.own import actions, flink_clusters, labs, readings, settings, watching
 from ftdash.api.own.door import patterns

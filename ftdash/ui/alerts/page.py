@@ -1,4 +1,7 @@
-"""The page of alerts: those that fire now, silences, and those that fired before."""
+"""The page of alerts: those that fire now, silences, and those that fired before.
+
+A short module of its own, because each page has a folder, named like that of its templates.
+"""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render

@@ -1,4 +1,7 @@
-"""The page of one upgrade: who asked for it and why, and each step with its time and outcome."""
+"""The page of one upgrade: who asked for it and why, and each step with its time and outcome.
+
+A short module of its own, because each page has a folder, named like that of its templates.
+"""
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
