@@ -254,7 +254,7 @@ class _Drain:
 def _open_parquet(name: str, content: pa.Buffer) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(pa.BufferReader(content))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _not_rows(name, error) from error
     check_parquet(name, file.metadata)
     return file

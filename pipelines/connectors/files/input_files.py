@@ -84,7 +84,7 @@ def reading(file: Path, split: str, offset: int, columns: Sequence[str] = ()) ->
         raise gone(split, offset, f"{file} is missing") from error
     except PermissionError as error:
         raise Rejected(f"The input file {file} may not be read by this user.") from error
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # a name of a column may be no text
         raise malformed(file, error, columns) from error
     except OSError as error:
         if error.errno is None:  # pyarrow's way to say that the bytes make no sense

@@ -10,7 +10,8 @@ import pytest
 
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.snapshots import EXPANSION_MAX
-from pipelines.storage.state_file import decoded, encoded
+from pipelines.storage.state_file import decoded, encoded, problem_of_layout
+from tests.kept_examples import KEPT
 
 SCHEMA = pa.schema([("key", pa.int64()), ("name", pa.string()), ("late", pa.bool_())])
 REPETITIVE = 500_000
@@ -121,3 +122,9 @@ def test_a_read_error_of_the_machine_does_not_count_as_file_damage(
 
     with pytest.raises(Retryable, match=r"state\.arrow cannot be read"):
         list(decoded("state.arrow", content))
+
+
+def test_a_parquet_file_with_a_name_that_is_no_text_is_refused_by_name() -> None:
+    content = pa.py_buffer(KEPT["Parquet"][0])
+
+    assert "state.parquet holds no rows" in str(problem_of_layout("state.parquet", content))
