@@ -124,8 +124,7 @@ class Reader:
     def _take(self, words: tuple[str, ...], offered: "Offered") -> Taken:
         notice = self._notice(words)
         if offered.is_outside:
-            text = _plain(notice.inner_text())
-            return Taken(0 if re.search(offered.steps[0], text) else None, text)
+            return self._read_step(words, offered.steps[0])
         try:
             for number, step in enumerate(offered.steps):
                 place = self._page.locator("main") if number else notice
@@ -135,6 +134,15 @@ class Reader:
         except TimeoutError as why:
             seen = _texts(self._page.locator("main a.button"))
             return Taken(None, f"{str(why).splitlines()[0]} The page offers: {' | '.join(seen)}")
+
+    def _read_step(self, words: tuple[str, ...], step: str) -> Taken:
+        """Reads a step outside the dashboard, which may come a moment after the sentence."""
+        try:
+            notice = self._notice((*words, step))
+            notice.wait_for()
+            return Taken(0, _plain(notice.inner_text()))
+        except TimeoutError:
+            return Taken(None, _plain(self._notice(words).inner_text()))
 
     def _pressed(self, offered: "Offered") -> Taken:
         form = self._page.locator("main form", has=self._page.locator("#id_reason"))
