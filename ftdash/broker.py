@@ -39,7 +39,7 @@ class Transport(redis.Transport):
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:
-    """Leaves the sentence of an error, if it says that the broker does not answer."""
+    """Shortens the record to the sentence of its error if the broker does not answer."""
     error = record.exc_info[1] if record.exc_info else None
     if error is not None and isinstance(error.__context__, OperationalError):
         record.msg, record.args, record.exc_info = "%s", (error,), None

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -19,9 +20,10 @@ from bench.soak.answers import AMOUNTS, Checker
 from bench.soak.disks import slow_flushes
 from bench.soak.ends import Line
 from bench.soak.report import fields_of, is_good, table
-from bench.soak.running import DATABASES, Length, Soaked, directories_left
+from bench.soak.running import DATABASES, Length, Soaked, directories_left, processes_left
 from bench.soak.schedule import Fault
 from bench.soak.slopes import JUDGED_FROM_S, Sample
+from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, new_mark
 from pipelines.domain.errors import Rejected
 from pipelines.state.on_disk.sorted_files import LOCK, PREFIX
 from tests import conftest
@@ -195,6 +197,27 @@ def test_a_soak_that_found_something_is_not_good(spoil: Callable[[Soaked], None]
     spoil(found)
 
     assert not is_good(fields_of(found, SEED))
+
+
+def test_a_process_that_outlives_its_run_is_left_and_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.soak.running.ENDS_WITHIN_S", 0.0)
+    run = f"{tmp_path}/jobs/orders/runs/0003-bd96f5"
+    ledger = Ledger(tmp_path / LEDGER_NAME, new_mark())
+    wait = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with (
+        closing(ledger),
+        subprocess.Popen([*wait, run], stdin=subprocess.PIPE) as slot,
+        subprocess.Popen([*wait, "worker"], stdin=subprocess.PIPE) as worker,
+    ):
+        for each in (slot, worker):
+            ledger.record(each.pid)
+
+        left = processes_left(tmp_path)
+
+    assert left == [f"{slot.pid} {run}"]
+    assert processes_left(tmp_path) == []
 
 
 def test_only_a_directory_that_no_neighbour_removes_is_left(tmp_path: Path) -> None:
