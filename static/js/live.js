@@ -135,27 +135,23 @@
 
   function takeIn(old, fresh) {
     const place = placeIn(old);
-    const settle = steady();
     morph(old, fresh);
     htmx.process(old);
     takePlace(old, place);
-    settle();
   }
 
   // New content above what a person points at would push it away from under the cursor, and a click
-  // would miss it. Call this before a change, and what it returns after it.
-  function steady() {
-    const pointed = body.querySelector(`:is(${ACTIONABLE}):hover`);
-    const top = pointed?.getBoundingClientRect().top;
-    return () => {
-      if (pointed?.isConnected) scrollBy({ top: pointed.getBoundingClientRect().top - top, behavior: "instant" });
-    };
-  }
-
-  // Some parts of a page are fetched once, after the page itself.
-  let settleLate = null;
-  body.addEventListener("htmx:beforeSwap", () => { settleLate = steady(); });
-  body.addEventListener("htmx:afterSwap", () => settleLate?.());
+  // would miss it. This covers the regions of an answer, and the parts that are fetched after the page.
+  let pointed = null;
+  let pointedTop = 0;
+  body.addEventListener("htmx:beforeSwap", () => {
+    pointed = body.querySelector(`:is(${ACTIONABLE}):hover`);
+    pointedTop = pointed?.getBoundingClientRect().top;
+  });
+  // times.js writes the moments of new content shorter, in a microtask that was queued before this one.
+  body.addEventListener("htmx:afterSwap", () => queueMicrotask(() => {
+    if (pointed?.isConnected) scrollBy({ top: pointed.getBoundingClientRect().top - pointedTop, behavior: "instant" });
+  }));
 
   // A region that is replaced between press and release would swallow the click.
   let pressed = null;
