@@ -24,6 +24,7 @@ from bench.nexmark.runs import Events, committed
 from pipelines.local import run_local
 from tests.unit.nexmark.answers import decided, without_zone
 
+CHECKED = Events(1_000_000, 10_000)
 BARS: tuple[Bar, ...] = (at_most("not_same", 0),)
 CHANGE = re.compile(r"(?:\d+> )?(?P<sign>[+-])(?P<kind>[IUD])\[(?P<row>\[.*\])\]")
 UPSERT_KEYS = {"q9": ("auction",), "q18": ("bidder", "auction"), "q19": ("auction", "rank_number")}
@@ -59,12 +60,7 @@ class Printed:
 
 def measure(queries: Sequence[str], events: Events) -> Fields:
     """Raises NotMeasured if Flink is not installed, or fails."""
-    directory = events.files()
-    flink = Flink(directory, events.count)
-    by_query = {
-        query: _of_query(query, printed_changes(flink.printed(query)), directory)
-        for query in queries
-    }
+    by_query = {query: of_query(query, events) for query in queries}
     return {
         "events": events.count,
         "not_same": sum(fields["same"] is False for fields in by_query.values()),
@@ -85,7 +81,10 @@ def printed_changes(said: str) -> Printed:
     return printed
 
 
-def _of_query(query: str, printed: Printed, directory: Path) -> Fields:
+def of_query(query: str, events: Events) -> Fields:
+    """`same` is None for a query that cannot be compared. Raises NotMeasured, like `measure`."""
+    directory = events.files()
+    printed = printed_changes(Flink(directory, events.count).printed(query))
     ours = our_result(query, directory)
     newest_by = QUERIES[query].newest_by
     form = "changelog" if "row_kind" in ours.column_names else "append"

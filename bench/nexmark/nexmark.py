@@ -13,7 +13,6 @@ from bench.nexmark.peers import NotMeasured
 from bench.nexmark.runs import HOSTS, Events, known_queries
 
 SPEED = Events(20_000_000, 100_000)
-CHECKED = Events(1_000_000, 10_000)
 KILLED = Events(300_000, 5_000)
 """The number of events for each query, and of those in a second of event time."""
 
@@ -45,7 +44,7 @@ def main() -> None:
 
     if given.check:
         try:
-            fields = check.measure(queries, events(CHECKED))
+            fields = check.measure(queries, events(check.CHECKED))
         except NotMeasured as why:
             options.error(str(why))
         benchmark.report(fields, check.BARS)

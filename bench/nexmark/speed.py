@@ -1,7 +1,8 @@
 """How many events a second does each query of Nexmark take?
 
 It measures from the first record to the last committed output, exactly once, checkpointed every
-second. With peers, it compares with Flink SQL and Structured Streaming on the same files.
+second. With peers, it compares with Flink SQL and Structured Streaming on the same files, and says
+whether the result is the same as Flink's (`check.py`).
 
 Expected: a filter costs as much as reading the file. A window that is combined before the exchange
 costs some 50 ns a bid. A join or a ranking, which looks up and stores whole rows, costs some
@@ -31,6 +32,7 @@ import numpy as np
 import psutil
 
 from bench.benchmark import Bar, Fields, at_least, at_most, progress
+from bench.nexmark import check
 from bench.nexmark.peers import Flink, NotMeasured, PeerMeasured, Structured
 from bench.nexmark.runs import Begin, Events, kinds_of
 from bench.pairs import Pair, described, mean_rate, run_pairs
@@ -55,8 +57,13 @@ BARS: dict[str, tuple[Bar, ...]] = {
         at_least("geometric_mean", 6),
         at_least("worst", 1.5),
         at_most("checkpoint_ms_p99_max", 1_000),
+        *check.BARS,
     ),
-    "rocksdb": (at_least("geometric_mean_stateful", 5), at_most("checkpoint_ms_p99_max", 1_000)),
+    "rocksdb": (
+        at_least("geometric_mean_stateful", 5),
+        at_most("checkpoint_ms_p99_max", 1_000),
+        *check.BARS,
+    ),
 }
 """The bars of each backend."""
 
@@ -69,6 +76,7 @@ class Work:
     with_peers: bool = False
     least_s: float = LEAST_S  # the least time that our run takes
     interval: str = "1 s"
+    checked: Events = check.CHECKED  # over these, the result is compared with Flink's
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,7 @@ def measure(queries: Sequence[str], work: Work, begin: Begin) -> Fields:
     ratios = {query: _float(each, "ratio") for query, each in by_query.items() if each["ratio"]}
     stateful = [ratio for query, ratio in ratios.items() if query not in STATELESS]
     worst = min(ratios, key=lambda query: ratios[query], default=None)
+    compared = [each["same"] for each in by_query.values() if each["same"] is not None]
     return {
         "events": work.events.count,
         "backend": work.backend,
@@ -95,6 +104,7 @@ def measure(queries: Sequence[str], work: Work, begin: Begin) -> Fields:
         "geometric_mean_stateful": _mean(stateful),
         "worst": None if worst is None else ratios[worst],
         "worst_query": worst,
+        "not_same": compared.count(False) if compared else None,
         "checkpoint_ms_p99_max": max(_float(e, "checkpoint_ms_p99") for e in by_query.values()),
         "by_query": by_query,
     }
@@ -107,9 +117,11 @@ def of_query(query: str, work: Work, begin: Begin) -> Fields:
     ours = partial(_seen, query, work, begin)
     if not work.with_peers:
         runs = [ours() for _ in range(work.pairs)]
-        return {"ratio": None, "cpu_ratio": None, **_of_runs(work, runs)}
+        return {"ratio": None, "cpu_ratio": None, "same": None, **_of_runs(work, runs)}
     flink = Flink(directory, work.events.read)
+    same = None
     try:
+        same = check.of_query(query, work.checked)["same"]
         mini_batch, tried = _better_setting(query, flink, work.backend)
         limit = partial(flink.run, query, work.backend, mini_batch=mini_batch)
         pairs = run_pairs(work.pairs, limit, {OURS: ours}, rate=lambda run: run.events_per_s)
@@ -121,7 +133,7 @@ def of_query(query: str, work: Work, begin: Begin) -> Fields:
         runs = [run for pair in pairs for run in pair.ours[OURS]]
         beside = _beside(pairs, runs, {"mini_batch": mini_batch, "tried": tried})
     theirs = _structured(query, work, directory, runs)
-    return {**beside, **_of_runs(work, runs), "structured": theirs}
+    return {**beside, "same": same, **_of_runs(work, runs), "structured": theirs}
 
 
 def _long_enough(query: str, work: Work, begin: Begin) -> Work:

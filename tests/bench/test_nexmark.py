@@ -14,7 +14,7 @@ from nexmark.queries import QUERIES
 from bench.nexmark import check, kills, nexmark, page, speed
 from bench.nexmark.check import Printed, difference, printed_changes
 from bench.nexmark.kills import DRIVER, SLOTS, Kills
-from bench.nexmark.peers import Flink, NotMeasured
+from bench.nexmark.peers import Flink, NotMeasured, PeerMeasured
 from bench.nexmark.runs import Begin, Events, kinds_of, known_queries, on_processes
 from bench.nexmark.speed import OurRun, Work, of_query
 from bench.peers.peer_runs import PROGRAMS
@@ -75,12 +75,38 @@ def test_without_peers_the_report_has_all_our_figures_and_the_next_step(
 
     fields = found["by_query"]["q18"]
     assert found["geometric_mean"] is None
-    assert fields["ratio"] is None
+    assert (fields["ratio"], fields["same"], found["not_same"]) == (None, None, None)
     assert min(fields[name] for name in ("records_per_s", "cpu_s", "checkpoints")) > 0
     assert fields["state_bytes"] > 0
     assert fields["checkpoint_ms_p99"] == found["checkpoint_ms_p99_max"] > 0
     assert "make a virtual environment with apache-flink==2.3.*" in fields["flink"]
     assert "make a virtual environment with pyspark==4.*" in fields["structured"]
+
+
+@pytest.mark.parametrize("surplus", [[], [["-1", "7"]]], ids=["same", "one-row-more"])
+def test_a_comparison_with_flink_says_whether_the_result_is_the_same(
+    surplus: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = OurRun(200_000.0, 12.0, 20.0, 12, 10.0, 0, 1, 1)
+    theirs = PeerMeasured(100_000.0, 40.0, 24, 20.0, 1, 1)
+    rows = check.our_result("q2", FEW.files()).to_pylist()
+    printed = [[str(each) for each in row.values()] for row in rows] + surplus
+    lines = [json.dumps({"columns": ["auction", "price"]}), *(f"+I{_row(row)}" for row in printed)]
+    monkeypatch.setattr(speed, "run_once", lambda query, work, begin: ours)
+    monkeypatch.setattr(Flink, "run", lambda self, query, backend, *, mini_batch: theirs)
+    monkeypatch.setattr(Flink, "printed", lambda self, query: "\n".join(lines))
+    monkeypatch.setenv("FTDASH_BENCH_STRUCTURED_PYTHON", "/nowhere/python")
+
+    found = speed.measure(["q2"], Work(FEW, with_peers=True, checked=FEW), on_processes)
+
+    assert (found["by_query"]["q2"]["same"], found["not_same"]) == (not surplus, len(surplus))
+    assert found["geometric_mean"] == found["by_query"]["q2"]["ratio"] == 2.0
+    missed = {bar.field for bar in speed.BARS["hashmap"] if bar.is_missed_by(found)}
+    assert missed == {"geometric_mean"} | ({"not_same"} if surplus else set())
+
+
+def _row(row: list[str]) -> str:
+    return f"[{json.dumps(row)}]"
 
 
 @pytest.mark.parametrize("query", ["q2", "q5"])
