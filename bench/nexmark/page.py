@@ -21,8 +21,8 @@ Measured = Mapping[str, Mapping[str, Any]]
 """Maps queries, in the order of their numbers, to the fields of `speed.of_query` and `events`."""
 
 HEAD = (
-    "| query | events | our events per second | times Flink SQL | times less processor time"
-    " | longest checkpoint | times Structured Streaming |\n|---|---|---|---|---|---|---|"
+    "| query | events | pairs | our events per second | times Flink SQL | times less processor time"
+    " | longest checkpoint | times Structured Streaming |\n|---|---|---|---|---|---|---|---|"
 )
 WIDTH, HEIGHT = 1_100, 420
 OURS_COLOR, LINE_COLOR = "#748ffc", "#212529"
@@ -52,7 +52,8 @@ def measured_in(files: Sequence[Path]) -> Measured:
 
 def table(measured: Measured) -> str:
     lines = [
-        f"| {query} | {fields['events'] / 1e6:g} million | {fields['records_per_s']:,}"
+        f"| {query} | {fields['events'] / 1e6:g} million | {len(fields['ratios'])}"
+        f" | {fields['records_per_s']:,}"
         f" | {fields['ratio']:.1f} | {fields['cpu_ratio']:.1f}"
         f" | {fields['checkpoint_ms_p99'] / 1_000:.2f} s | {_beside_structured(fields)} |"
         for query, fields in measured.items()

@@ -228,7 +228,9 @@ def test_the_table_and_chart_of_the_page_list_each_query_once_in_order(
 ) -> None:
     def printed(name: str, events: int, ratios: dict[str, float]) -> Path:
         fields = {"records_per_s": 1_234_567, "cpu_ratio": 3.0, "checkpoint_ms_p99": 90}
-        by_query = {query: {**fields, "ratio": ratio} for query, ratio in ratios.items()}
+        by_query = {
+            query: {**fields, "ratio": ratio, "ratios": [ratio]} for query, ratio in ratios.items()
+        }
         by_query["q2"]["structured"] = {"ratio": 11.5}
         file = tmp_path / name
         file.write_text(f"progress\n{json.dumps({'events': events, 'by_query': by_query})}\n")
@@ -242,9 +244,9 @@ def test_the_table_and_chart_of_the_page_list_each_query_once_in_order(
 
     _, _, *rows, summary = capsys.readouterr().out.splitlines()
     assert rows == [
-        "| q2 | 2 million | 1,234,567 | 8.0 | 3.0 | 0.09 s | 11.5 |",
-        "| q5 | 2 million | 1,234,567 | 2.0 | 3.0 | 0.09 s | - |",
-        "| q10 | 10 million | 1,234,567 | 1.0 | 3.0 | 0.09 s | - |",
+        "| q2 | 2 million | 1 | 1,234,567 | 8.0 | 3.0 | 0.09 s | 11.5 |",
+        "| q5 | 2 million | 1 | 1,234,567 | 2.0 | 3.0 | 0.09 s | - |",
+        "| q10 | 10 million | 1 | 1,234,567 | 1.0 | 3.0 | 0.09 s | - |",
     ]
     assert "geometric mean 2.52, of the stateful ones 2.00; least 1.00 (q10)" in summary
     (bars,) = page.chart(page.measured_in([older, newer])).data
