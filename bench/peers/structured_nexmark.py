@@ -51,10 +51,13 @@ def main(options: dict[str, str]) -> None:
         print(json.dumps({"seconds": None}))
         return
     spark = session(options["backend"])
+    directory = Path(options["directory"])  # has the kinds of events that the query reads
     for kind, columns in KINDS.items():
+        if not (directory / kind).is_dir():
+            continue
         typed = columns.partition(", p_time")[0].replace("TIMESTAMP(3)", "TIMESTAMP")
         events = spark.readStream.schema(typed).option("maxFilesPerTrigger", 1)
-        stream = events.parquet(f"{options['directory']}/{kind}")
+        stream = events.parquet(str(directory / kind))
         stream.withWatermark("date_time", "4 seconds").createOrReplaceTempView(kind)
     result = spark.sql(OWN.get(query, QUERIES[query]))
     writer = result.writeStream.outputMode("update" if query in UPDATE else "append")

@@ -130,7 +130,7 @@ class FileOutput:
         path = self._directory / name
         try:
             if path.suffix == ".parquet":
-                with pq.ParquetFile(path) as file:
+                with pq.ParquetFile(path, pre_buffer=False) as file:  # else it reads all ahead
                     return _digested(file.iter_batches())
             return _digested(batches_of(path, self._schema), is_ambiguous)
         except (OSError, ValueError, pa.ArrowException) as error:

@@ -89,7 +89,8 @@ class ParquetFiles:
     def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
         cycle, file = self._place(index)
         split = self._name(index)
-        with reading(file, split, offset), pq.ParquetFile(file) as parquet:
+        # Arrow's default reads all columns of the whole file into memory ahead, on other threads.
+        with reading(file, split, offset), pq.ParquetFile(file, pre_buffer=False) as parquet:
             check_columns(file, parquet.schema_arrow, self.schema)
             if offset > parquet.metadata.num_rows:
                 raise gone(split, offset, f"{file} holds only {parquet.metadata.num_rows} records")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +24,20 @@ def test_row_groups_before_the_offset_are_not_read(tmp_path: Path) -> None:
     read = pa.Table.from_batches(source.read(0, 33))
 
     assert read["id"].to_pylist() == list(range(33, 40))
+
+
+def test_a_file_is_not_read_into_memory_as_a_whole(tmp_path: Path) -> None:
+    rows, groups = 20_000, 16
+    numbers = np.random.default_rng(1).integers(0, 1 << 60, rows * groups)
+    table = pa.table({"number": numbers})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=rows, use_dictionary=False)
+    source = ParquetFiles(tmp_path, schema=table.schema, batch_rows=rows)
+    before = pa.total_allocated_bytes()
+
+    held = [pa.total_allocated_bytes() - before for _ in source.read(0, 0)]
+
+    assert len(held) == groups
+    assert max(held) < table.nbytes / 3
 
 
 def test_batches_are_bounded(tmp_path: Path) -> None:
