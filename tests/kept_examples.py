@@ -25,6 +25,7 @@ KEPT: dict[str, list[bytes]] = {
     ],
     "answer of Flink": [b'{"a":' + b"[" * 2_000],
     "message of Flink": [b'{"a":' + b"[" * 2_000],
+    "lease": [b'{"pid":-1,"process_began_s":0,"host":"","acquired_at":0}'],
     "backup": [b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00\xff"],
     "wheel": [
         b"PK\x03\x04\x14\x00\x00\x00\x00\x00\x00\x00!\x00\xea\x0b\x1a\xbd\x04\x00\x00\x00\x04\x00"

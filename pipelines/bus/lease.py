@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
+from typing import Annotated
 
 import msgspec
 import psutil
@@ -77,7 +78,7 @@ ATTEMPTS_KEPT = 20
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """The process that holds a lease. Its id alone may belong to another process by now."""
 
-    pid: int
+    pid: Annotated[int, msgspec.Meta(ge=1)]
     process_began_s: float  # after the machine's boot: a step of its clock changes nothing
     host: str
     acquired_at: float  # seconds since the epoch
