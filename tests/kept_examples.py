@@ -26,6 +26,10 @@ KEPT: dict[str, list[bytes]] = {
     "answer of Flink": [b'{"a":' + b"[" * 2_000],
     "message of Flink": [b'{"a":' + b"[" * 2_000],
     "lease": [b'{"pid":-1,"process_began_s":0,"host":"","acquired_at":0}'],
+    "journal": [
+        b'{"sequence":-1,"at_ms":1,"run_id":"run-1","attempt":1,'
+        b'"event":{"type":"RunEnded","status":"FINISHED","reason":"over"}}\n',
+    ],
     "backup": [b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00\xff"],
     "wheel": [
         b"PK\x03\x04\x14\x00\x00\x00\x00\x00\x00\x00!\x00\xea\x0b\x1a\xbd\x04\x00\x00\x00\x04\x00"
@@ -46,7 +50,7 @@ KEPT: dict[str, list[bytes]] = {
     "positions by index": [b'{"backlog":[],"frontier":-1,"stride":2}'],
     "positions by name": [b'{"splits":[{"name":"a","offset":-1}],"has_looked":true}'],
     "beginning of a run": [b"\x00"],
-    "JSON lines": [b"null", b"\n null\nnull\n", b'{"text":"\x80"}\n'],
+    "JSON lines": [b'null:"{"\n', b"null", b"\n null\nnull\n", b'{"text":"\x80"}\n'],
     "quarantine": [
         b'{"record":"\x80"}\n',
         b'{"record":"{\\"raw\\":\\"a\\"}"}\n',

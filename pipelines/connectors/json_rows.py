@@ -203,7 +203,8 @@ def _decoded(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     if not lines:
         return pa.RecordBatch.from_pylist([], schema=schema)
     text = b"\n".join(lines)
-    if b"{" not in text and b"null" in text:  # Arrow crashes the process if every value is null
+    # Arrow crashes the process if every value is null, even in what is no JSON: `null:"{"`.
+    if not lines[0].lstrip().startswith(b"{") and b"null" in text:
         raise pa.ArrowInvalid("it is not one JSON object")
     table = pajson.read_json(
         BytesIO(text),

@@ -6,6 +6,8 @@ milliseconds since the epoch (UTC); all durations are milliseconds and were meas
 clock.
 """
 
+from typing import Annotated
+
 import msgspec
 
 from pipelines.domain.events.checkpoints import (
@@ -152,7 +154,7 @@ EngineEvent = (
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a journal. `sequence` starts at 1 and has no gaps within a run."""
 
-    sequence: int
+    sequence: Annotated[int, msgspec.Meta(ge=0)]
     at_ms: int
     run_id: RunId
     attempt: Attempt
